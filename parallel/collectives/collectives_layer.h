@@ -47,14 +47,16 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   // All groups that have been added and still exist.
   std::vector<std::shared_ptr<GroupCore>> all() const;
 
-  // Calls `event`, a message of that size, with this agent's member of the group. Returns an error if the
-  // message was refused: it exceeded the limits for an expected group, or the group has ended.
+  // Delivers a message of `bytes` bytes: calls `event` with the GroupCore of this agent, or keeps `event`
+  // until an expected group is added. Returns an error if the message was refused, because it exceeded the
+  // limits for expected groups, or because the group has ended.
   using Event = rpc::UniqueFunction<void(GroupCore&)>;
   std::optional<rpc::Error> deliver(const GroupId& id, std::size_t bytes, Event event);
 
   std::shared_ptr<GroupCore> find(const GroupId& id) const;  // null: none
 
-  // Adds to a figure of the agent's statistics, for higher layers: "data_parallel.iterations".
+  // Adds to a figure of the agent's statistics, for higher layers. An example of a figure:
+  // "data_parallel.iterations".
   void count(const std::string& figure, std::uint64_t amount);
 
   // Runs jobs that write files, one after the other on a separate thread; shut_down() waits for them.

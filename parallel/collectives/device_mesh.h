@@ -19,9 +19,9 @@ class WEFT_EXPORT DeviceMesh {
     int size = 1;
   };
 
-  // Call it on all members of the group. The mesh's groups have the options of `group`, and the names of
-  // their dimensions. At most 16 dimensions. invalid_argument: the product of the sizes differs from the
-  // group's size, a name occurs twice, or the members give different meshes.
+  // Call it on all members of the group. Each group of the mesh has the options of `group`, with the
+  // dimension's name as its name. At most 16 dimensions. invalid_argument: the product of the sizes differs
+  // from the group's size, a name occurs twice, or the members give different meshes.
   static rpc::Future<DeviceMesh> create(const Group& group, std::vector<Dimension> dimensions,
                                         Group::Site site = Group::Site::current());
 

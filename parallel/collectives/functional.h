@@ -29,7 +29,7 @@ enum class Copies : std::uint8_t {
   same,         // all ranks compute the same result from their copies
 };
 
-// Reduces the inputs of all ranks. op: sum or avg; otherwise invalid_argument. The same applies below.
+// Reduces the inputs of all ranks. op: sum or avg; otherwise invalid_argument, also in the functions below.
 WEFT_EXPORT at::Tensor all_reduce(const Group& group, const at::Tensor& input, ReduceOp op = ReduceOp::sum,
                                   Copies copies = Copies::independent);
 // The same for several tensors of one dtype, in one collective.
@@ -43,7 +43,8 @@ WEFT_EXPORT at::Tensor copy(const Group& group, const at::Tensor& input);
 WEFT_EXPORT at::Tensor all_gather(const Group& group, const at::Tensor& input, std::int64_t dim = 0,
                                   Copies copies = Copies::independent);
 // Returns this rank's part, along `dim`, of the reduction of all inputs. The size of that dimension must be a
-// multiple of group.size(); otherwise invalid_argument. The same applies below.
+// multiple of group.size(); otherwise invalid_argument. This also applies to split(), and to the split_dim of
+// all_to_all().
 WEFT_EXPORT at::Tensor reduce_scatter(const Group& group, const at::Tensor& input, std::int64_t dim = 0,
                                       ReduceOp op = ReduceOp::sum);
 // Returns this rank's part, along `dim`, of an input that is the same on all ranks. It runs no collective;

@@ -11,9 +11,9 @@
 // which names the member that died or left while it was needed; aborted, which names the member that
 // cancelled a future or called abort(). Outputs are unspecified after an error.
 //
-// Tensors may have any dtype (reduction.h lists those of reductions), be contiguous or not, and be empty;
-// inputs may be expanded. A collective borrows its tensors until its future completes: until then, do not
-// write to an input or access an output. Tensors of a GPU use NCCL, on the current stream, and must be
+// Tensors may have any dtype (reduction.h lists the dtypes that reductions accept), be contiguous or not, and
+// be empty; inputs may be expanded. A collective borrows its tensors until its future completes: until then,
+// do not write to an input or access an output. Tensors of a GPU use NCCL, on the current stream, and must be
 // contiguous (docs/internals/nccl.md). Autograd does not record these collectives; functional.h has
 // collectives that autograd records. Results have the same bits on every rank and in every run. Collectives
 // run, and their futures complete, on threads of the agent and of the group, except for inlined(). cancel()
@@ -77,8 +77,8 @@ struct GroupOptions {
   std::optional<at::ScalarType> wire_dtype = {};
   Bounds bounds = {};  // the sizes at which collectives by messages change the algorithm
   // shared_memory: whether members on one host and of one user use shared memory. shared_bytes: the size of
-  // each member's range of addresses for tensors of empty(); only used pages need memory. If members on a
-  // host have different values, they do not share memory.
+  // each member's range of addresses for tensors of empty(); only used pages need memory. A member shares
+  // memory only with members that have the same shared_bytes.
   bool shared_memory = true;
   std::size_t shared_bytes = std::size_t{16} << 30;
   // A name for a part of the machine, for example one of its sockets: members with different names count as
@@ -264,7 +264,7 @@ class WEFT_EXPORT Group {
   rpc::Future<T> scatter_object(const std::vector<T>& values, int root, Timeout timeout = {},
                                 Site site = Site::current()) const;
 
-  // values: one for each rank. Returns the values for this rank, by their senders.
+  // values: one for each rank. Returns the values for this rank, by the sender's rank.
   template <rpc::Transferable T>
   rpc::Future<std::vector<T>> all_to_all_object(const std::vector<T>& values, Timeout timeout = {},
                                                 Site site = Site::current()) const;

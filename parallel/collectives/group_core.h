@@ -67,8 +67,8 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   int size() const { return static_cast<int>(members_.size()); }
   GroupBackend kind() const { return kind_; }
   Backend& backend() const { return *backend_; }  // for tensors of the host
-  // Returns the devices if they run a call on that tensor; null: the backend runs it. tensor: null for a
-  // barrier.
+  // Returns the GroupDevices that run a call on that tensor; null if the backend runs the call. tensor: the
+  // call's first tensor; null for a barrier.
   GroupDevices* devices_for(const at::Tensor* tensor) {
     return tensor != nullptr && is_on_device(*tensor) ? &devices_ : nullptr;
   }
@@ -109,7 +109,7 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   const std::shared_ptr<rpc::AgentCore>& agent() const { return core_; }
   const Options& options() const { return options_; }
   // Records in the flight recorder the ranks for which running collectives wait. If another thread is running
-  // a job of this group, this happens later.
+  // a job of this group, the ranks are recorded later.
   void note_awaited();
 
   FlightDump flight() const;  // the latest operations of this member, and its waits
@@ -272,7 +272,7 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   std::uint64_t sends_ = 0;
   ValueRounds values_;               // at rank 0
   std::map<RoundKey, Given> given_;  // by round
-  LaunchSequence launches_;          // for which all members are ready
+  LaunchSequence launches_;          // the launches for which all members are ready
   std::set<int> left_;               // members that have left in an orderly way
   std::optional<rpc::Error> ended_;
   std::vector<std::weak_ptr<GroupCore>> splits_;  // the groups that were split from this one, until abort()

@@ -43,8 +43,9 @@ class WEFT_EXPORT GroupDevices {
   rpc::Future<void> run(const CollectiveCall& call);
   // Like run(call), with the caller's own comparison; the caller has checked the call.
   rpc::Future<void> run(const CollectiveCall& call, Collective comparison);
-  // Sends and receives the messages in one launch; failed_precondition before prepare(). For each of these
-  // messages, a message of the group compares the two sides, in the order in which the messages are sent.
+  // Sends and receives the messages in one launch; failed_precondition before prepare(). To compare the two
+  // sides of each message, the group also sends a message without data (GroupCore::send()), in the same
+  // order.
   rpc::Future<void> exchange(std::vector<PointToPoint> messages, Timeout timeout,
                              const std::source_location& site);
 

@@ -19,9 +19,10 @@
 namespace weft::collectives {
 
 struct WEFT_EXPORT GroupService {
-  // Remote methods: only members of the group call them. For an unknown group, see
-  // CollectivesLayer::deliver(): notifications (data, disagree, failed, left) are dropped, message,
-  // lent_message and give fail with its error, and standing is false.
+  // Remote methods. Only members of the group call them, except flight(). If CollectivesLayer::deliver()
+  // returns an error, for example for an unknown group, message, lent_message and give fail with this error,
+  // and notifications (data, disagree, failed, left) are dropped. For an unknown group, standing returns
+  // false.
   void data(rpc::CallContext& call, GroupId group, std::uint64_t sequence, std::uint32_t label,
             std::uint64_t hash, rpc::Buffer bytes);
   rpc::Future<void> message(rpc::CallContext& call, GroupId group, std::uint64_t tag, std::string type,

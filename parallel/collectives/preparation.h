@@ -1,5 +1,5 @@
-// Preparation: converts a call on tensors of the host's memory to a Collective: the elements that are read
-// and written without a copy, those that are copied first, and those that are written back at the end.
+// Preparation: converts a call on tensors in host memory to a Collective. It determines which elements are
+// read and written without a copy, which are copied first, and which are written back at the end.
 //
 // For the group's own sources. Thread-safety: values.
 #pragma once
@@ -40,7 +40,7 @@ class Output {
   const at::Tensor& memory() const { return memory_; }
   bool is_copied() const { return !tensors_.empty(); }
   void gather() const;      // copies the present values of the tensors, if the memory is separate
-  void write_back() const;  // the reverse, if the memory is separate
+  void write_back() const;  // copies the memory into the tensors, if it is separate
 
  private:
   Output() = default;

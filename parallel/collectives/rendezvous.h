@@ -11,11 +11,12 @@ namespace weft::collectives {
 
 // One member's information about the new group.
 struct Rendezvous {
-  GroupId id;                          // rank 0's incarnation and number
-  std::vector<rpc::AgentId> members;   // by rank; empty: this member belongs to no group
-  int rank = 0;                        // this member's
-  std::shared_ptr<SharedSpace> space;  // null: no shared memory; with hosts: of this host's members
-  std::optional<Hosts> hosts;          // if some hosts have several members
+  GroupId id;                         // rank 0's incarnation and number
+  std::vector<rpc::AgentId> members;  // by rank; empty: this member belongs to no group
+  int rank = 0;                       // this member's rank
+  // null: no shared memory. If `hosts` is set, only this host's members share it.
+  std::shared_ptr<SharedSpace> space;
+  std::optional<Hosts> hosts;  // if some hosts have several members
 };
 
 // Exchanges a value of each member with all members, in one of two rounds. Completes with the values of all

@@ -48,7 +48,7 @@ class Turns {
     }
     leave_to(executor, std::move(owner));
   }
-  // If no thread runs a job now, runs this job here, before the jobs that wait: for jobs that only read.
+  // For jobs that only read. If no thread runs a job now, runs this job here, before the jobs that wait.
   // Otherwise leaves it to the executor.
   void run_first(rpc::Callback job, rpc::Executor& executor, std::shared_ptr<void> owner) {
     {

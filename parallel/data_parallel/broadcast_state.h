@@ -1,5 +1,5 @@
 // broadcast_parameters(), broadcast_optimizer_state(): give all ranks the parameters of one rank, and the
-// state of its optimizer: momenta, step counts, options.
+// state of its optimizer (momenta, step counts, options).
 //
 // Call them at the start of training, after a join in which the ranks made different numbers of steps, or
 // after only one rank has read a checkpoint. All ranks of the group call these functions. Functions that

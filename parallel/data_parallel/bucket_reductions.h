@@ -21,13 +21,13 @@ class BucketReductions {
   // When a reduction started or ended.
   using Time = std::chrono::steady_clock::time_point;
 
-  // buckets and hook must live until the backward has completed. hook: null: an all-reduce.
+  // buckets and hook must live until the backward has completed. hook: null for an all-reduce.
   BucketReductions(GradientBuckets& buckets, collectives::Group group, CommunicationHook* hook)
       : buckets_(&buckets), group_(std::move(group)), hook_(hook), states_(buckets.size()) {}
 
   // The bucket waits for one more gradient. Call it before the first launch.
   void expect(std::size_t bucket) { ++states_[bucket].missing; }
-  // A gradient of the bucket is ready. expected: the bucket has waited for it.
+  // A gradient of the bucket is ready. expected: true if the bucket waits for this gradient (expect()).
   void add(std::size_t bucket, std::size_t parameter, bool expected);
 
   std::size_t next() const { return next_; }  // the next bucket to launch or skip; size of the plan: none
@@ -35,8 +35,8 @@ class BucketReductions {
   bool all_launched() const { return next_ == states_.size(); }
   bool next_is_complete() const { return states_[next_].missing == 0; }
   void skip_next() { states_[next_++].skipped = true; }
-  // Starts the reduction of the next bucket, after the last write to it. sparse: the gradient that this rank
-  // contributes to a sparse bucket.
+  // Starts the reduction of the next bucket. Call it after the last write to the bucket. sparse: the gradient
+  // that this rank contributes to a sparse bucket.
   void launch_next(const at::Tensor& sparse);
 
   // Whether skip_next() was called for the bucket.

@@ -1,4 +1,5 @@
-// clip_gradients: clips gradients that are distributed over ranks by their common norm.
+// clip_gradients: computes the common norm of gradients that are distributed over ranks, and clips them by
+// this norm.
 //
 //   const double norm = clip_gradients(gradients, gradients, {group}, 1.0);   // no gradient is on two ranks
 //

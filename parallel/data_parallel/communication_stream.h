@@ -28,7 +28,7 @@ class WEFT_EXPORT CommunicationStream {
 
   // Records that the current stream of the device writes data that collectives will read.
   void note_writer();
-  // Later work on this stream starts after all work that is enqueued on the streams of the writers so far.
+  // Later work on this stream starts after all writes for which note_writer() was called.
   void follow_writers();
   // written(): an event after all work that is enqueued on the current stream of the device so far; nullopt
   // on the CPU. Any thread may call written(). follow(): later work on this stream starts after the event.

@@ -77,8 +77,9 @@ class WEFT_EXPORT GradientBuckets {
   std::vector<std::size_t> bucket_of_;      // by parameter
   std::vector<at::Tensor> views_;           // by parameter
   std::vector<GradientBucket> buckets_;
-  std::vector<std::shared_ptr<CommunicationStream>> streams_;  // by bucket; one for each device
-  std::vector<std::optional<SparseGather>> gathers_;           // by bucket
+  // By bucket; the buckets on one device share a stream.
+  std::vector<std::shared_ptr<CommunicationStream>> streams_;
+  std::vector<std::optional<SparseGather>> gathers_;  // by bucket
 };
 
 // Whether the gradient uses the memory of this view of a bucket.

@@ -15,8 +15,8 @@ namespace weft::data_parallel {
 
 class GradientHooks {
  public:
-  // Called on the engine's thread each time that an accumulator has run. defined: the accumulator got a
-  // gradient and has added it.
+  // Called on the engine's thread each time that an accumulator has run. defined: true if the accumulator got
+  // a gradient and has added it.
   using Accumulated = std::function<void(std::size_t parameter, bool defined)>;
   // low_precision: null if the parameters are used in their own type.
   GradientHooks(std::vector<NamedParameter> parameters, const LowPrecision* low_precision,

@@ -25,19 +25,20 @@ class WEFT_EXPORT Backend {
   // Allocates memory that collectives do not copy. null: this backend has no such memory, or none is left.
   // Throws resource_exhausted if the host has no memory left.
   virtual std::shared_ptr<std::byte> allocate(std::size_t) { return nullptr; }
-  // For messages that the receiver reads from the sender's memory: the offset of `memory`, which allocate()
-  // returned, for rank `to`. nullopt: that rank cannot read it.
+  // For messages that the receiver reads from the sender's memory. Returns the offset at which rank `to`
+  // finds `memory`, which allocate() returned. nullopt: that rank cannot read it.
   virtual std::optional<std::uint64_t> offset_for(int to, const rpc::Buffer& memory) const {
     (void)to, (void)memory;
     return std::nullopt;
   }
-  // The memory at that offset of rank `from`. Throws protocol_error if the rank has no such memory.
+  // The memory of rank `from` at an offset that its offset_for() has returned. Throws protocol_error if the
+  // rank has no such memory.
   virtual rpc::Buffer memory_of(int from, std::uint64_t offset, std::size_t bytes) const;
   // The number of collectives that have started, if the backend numbers them itself; otherwise 0.
   virtual std::uint64_t begun() const { return 0; }
   // A member has left: from now on, the program's threads must not wait for other ranks.
   virtual void member_left() {}
-  // The group has ended: exchanges that use memory stop, and report their end.
+  // The group has ended: exchanges in shared memory stop, and report their end.
   virtual void stop() {}
 };
 

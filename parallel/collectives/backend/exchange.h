@@ -31,8 +31,9 @@ class WEFT_EXPORT BackendOwner {
   // On any thread:
   // Whether the calling thread may wait for other ranks. A thread of an agent may not.
   virtual bool may_wait_here() const = 0;
-  // Runs a job in turn. inlined: on this thread, after the earlier jobs; otherwise on this thread only if no
-  // other job waits. If another thread is running jobs, that thread runs the job.
+  // Runs a job in turn. If `inlined`, this thread runs the earlier jobs and then this job. Otherwise this
+  // thread runs the job only if there is no other job. If this thread does not run the job, the thread that
+  // is running jobs or the group's loop runs it.
   virtual void run_in_turn(rpc::Callback job, bool inlined) = 0;
   // In turn, numbers and keeps an exchange, delivers its messages that have already arrived, and calls its
   // begin().
@@ -46,8 +47,8 @@ class WEFT_EXPORT BackendOwner {
                          rpc::Callback left) = 0;
   // Reports that another rank has a different signature: all ranks then exchange their signatures.
   virtual void differs(const ExchangePtr& exchange) = 0;
-  // Ends the group with that error. null: the group has already ended, and the exchange reports that it has
-  // stopped.
+  // Ends the group with that error. error: null if the group has already ended, and the exchange only reports
+  // that it has stopped.
   virtual void failed(const ExchangePtr& exchange, const std::exception_ptr& error) = 0;
   // Whether the group has ended.
   virtual bool has_ended() const = 0;
@@ -86,8 +87,8 @@ class WEFT_EXPORT Exchange : public std::enable_shared_from_this<Exchange> {
   // these numbers. 0 for all other operations.
   std::uint64_t elements_for(int rank) const { return between(collective.layout.blocks, rank); }
   std::uint64_t elements_from(int rank) const { return between(collective.layout.from, rank); }
-  // The number of elements that a rank sends to this one, from the hash in its message (the signature's hash
-  // plus that number). nullopt: the rank runs another collective.
+  // The number of elements that another rank sends to this rank. by: the hash in the other rank's message,
+  // which is the signature's hash plus that number. nullopt: the other rank runs another collective.
   std::optional<std::uint64_t> announced(std::uint64_t by) const {
     return by - hash < (has_sizes_of_pairs() ? max_elements : 1) ? std::optional(by - hash) : std::nullopt;
   }
@@ -97,8 +98,8 @@ class WEFT_EXPORT Exchange : public std::enable_shared_from_this<Exchange> {
   const std::shared_ptr<BackendOwner> owner;
   Collective collective;
   const std::uint64_t hash;
-  // Set by the backend while it uses the collective's memory. It then reports the end, also after
-  // Backend::stop().
+  // Set by the backend while it uses the collective's memory. The backend then reports the end of the
+  // exchange, also after Backend::stop().
   bool in_use = false;
 
   // Members that the group uses.
@@ -107,11 +108,11 @@ class WEFT_EXPORT Exchange : public std::enable_shared_from_this<Exchange> {
   rpc::Promise<void> promise;
   rpc::Clock::time_point deadline;
   std::uint64_t number = 0;
-  bool kept = false;    // by the group
-  bool closed = false;  // or completed
+  bool kept = false;    // the group keeps the exchange
+  bool closed = false;  // close() was called, or the exchange has completed
   bool disagrees = false;
   bool asking = false;                    // a request for the missing ranks is in flight
-  std::map<int, std::string> signatures;  // of ranks that have sent theirs
+  std::map<int, std::string> signatures;  // of the ranks that have sent their signature
 
  private:
   static constexpr std::uint64_t max_elements = std::uint64_t{1} << 44;

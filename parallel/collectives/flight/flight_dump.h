@@ -1,5 +1,5 @@
-// FlightDump: the contents of one rank's flight recorder, with its rank and group: a JSON file for each rank
-// and group.
+// FlightDump: the contents of one rank's flight recorder, with the rank and the group. There is one JSON file
+// for each rank of each group.
 //
 // The file is named GROUP.ID.rankR.json. Concurrent groups may have the same name, so the file's name
 // includes a part of the group's id. The file is written to a temporary file and renamed, so that it is

@@ -37,7 +37,7 @@ struct WEFT_EXPORT FlightGroup {
   // first, by ordinal, and then the messages.
   std::vector<FlightEntries> open;
 
-  // The number of ranks, and the dump of one; null: that rank has none.
+  // size(): the number of ranks. dump(): the dump of a rank; null if the rank has no dump.
   int size() const { return static_cast<int>(members.size()); }
   const FlightDump* dump(int rank) const { return dumps[static_cast<std::size_t>(rank)]; }
 

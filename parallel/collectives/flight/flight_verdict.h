@@ -1,10 +1,10 @@
-// FlightVerdict: the findings about a job, from the dumps of its ranks: a pure function.
+// FlightVerdict: the findings about a job. A pure function derives them from the dumps of the job's ranks.
 //
-// For each group, the verdict has the first collective on which ranks differ; the first collective that has
-// not completed, with the ranks that have not started it and the source location of every rank; the ranks
-// without a dump; and the messages with one side only. Across groups, it has the cycles of waits. If the job
-// continues while its dumps are taken, operations that the dumps show in flight do not necessarily hang.
-// Thread-safety: values.
+// For each group, the verdict has the first collective on which ranks differ, the first collective that has
+// not completed, the ranks without a dump, and the messages with one side only. For the collective that has
+// not completed, it lists the ranks that have not started it, and the source location of every rank. Across
+// groups, it has the cycles of waits. If the job continues while its dumps are taken, operations that the
+// dumps show in flight do not necessarily hang. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_dump.h>
@@ -28,13 +28,13 @@ struct FlightFinding {
     in_transit,  // a send and a receive, `ranks` {sender, receiver}, of the same type
   };
 
-  // ranks: of the group; for a cycle: empty.
+  // For a cycle, `group` and `ranks` are empty. For all other kinds, `ranks` are ranks of the group.
   Kind kind = Kind::missing;
-  std::string group;                      // its label; for a cycle: empty
+  std::string group;                      // the group's label
   std::optional<std::uint64_t> sequence;  // the number of a collective
   std::optional<std::uint64_t> round;     // the number of a round of values
   std::vector<int> ranks;
-  std::vector<std::string> members;  // their names; for a cycle: of its members, in order
+  std::vector<std::string> members;  // the names of `ranks`; for a cycle, the names of its members, in order
   std::string text;                  // one line
   std::vector<std::string> details;  // one line each
 };

@@ -1,9 +1,9 @@
 // FlightWaits: the waits between members, across the groups of a job, and their cycles.
 //
-// A collective waits for the ranks that have not called it, a send for a rank that does not receive, a
-// receive for a rank that has not sent. A rank without a dump counts as not arrived. A receive from any rank
-// waits for no particular rank. Members of different groups are the same if their names are equal. The waits
-// point into the groups, which must outlive them. Thread-safety: values.
+// A collective waits for the ranks that have not called it. A send waits for a rank that has not called
+// receive, and a receive waits for a rank that has not called send. A rank without a dump counts as not
+// arrived. A receive from any rank waits for no particular rank. Members of different groups are the same if
+// their names are equal. The waits point into the groups, which must outlive them. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_group.h>
@@ -27,7 +27,7 @@ WEFT_EXPORT std::vector<FlightWait> flight_waits(const std::vector<FlightGroup>&
 // One wait of a cycle.
 struct FlightLink {
   const FlightWait* wait = nullptr;
-  int awaited = 0;  // one of wait->awaited: the member of the next link
+  int awaited = 0;  // the rank in wait->awaited whose wait is the next link
 };
 using FlightCycle = std::vector<FlightLink>;  // each link waits for the next one, and the last for the first
 // Returns the cycles. No member is in two of them; a long cycle is reported only if none of its members is in

@@ -11,8 +11,9 @@
 //
 // In the first level all ranks of a host have exchanged their signatures. A column's messages carry the
 // signature's hash: no rank in a column completes the second level unless all ranks of all hosts have the
-// same signature. A host whose ranks agree always reaches the last level, because ranks without a column wait
-// there; after a difference, ranks in columns arrive with another signature (refuse_last()). Independent of
+// same signature. A host whose ranks agree always runs the last level, because its ranks without a column
+// wait there. If a difference was found meanwhile, the ranks in columns run the last level with another
+// signature (refuse_last()), so the ranks without a column detect the difference, too. Independent of
 // threads. A Levels object points into itself.
 #pragma once
 
@@ -22,14 +23,14 @@
 
 namespace weft::collectives {
 
-// The host and place of each rank; for each host its ranks, in their order.
+// For each host, its ranks in ascending order. The place of a rank is its index among the ranks of its host.
 struct WEFT_EXPORT Hosts {
   // host_of_rank: the host's name of each rank. nullopt: all ranks are on one host, or each is on a separate
   // host.
   static std::optional<Hosts> of(const std::vector<std::string>& host_of_rank, int rank);
 
   std::vector<std::vector<int>> ranks;
-  int host = 0, index = 0;  // of this rank: its host, and its place there
+  int host = 0, index = 0;  // this rank's host, and its place there
   int columns = 0;          // as many as the smallest host has ranks
 
   // The number of hosts, and of the ranks of this host.
@@ -49,7 +50,7 @@ struct WEFT_EXPORT Hosts {
 
 // Blocks of all ranks, ordered by column, then by host, then by place on the host. Pure.
 struct WEFT_EXPORT BlocksByColumn {
-  // blocks: of the ranks.
+  // blocks: the block of each rank, by rank.
   BlocksByColumn(const Hosts& hosts, const std::vector<Range>& blocks);
 
   // One rank's block, in elements.
@@ -73,13 +74,15 @@ struct WEFT_EXPORT Levels {
   Levels(const Levels&) = delete;
   Levels& operator=(const Levels&) = delete;
 
-  // Call it if the ranks' signatures differ: the last level then moves no data, and its signature differs
-  // from that of every other rank.
+  // Call it if the ranks' signatures differ: the last level of this rank then moves no data, and its
+  // signature differs from that of all ranks that did not call refuse_last().
   void refuse_last();
 
-  Collective first, last;  // of the host's ranks
-  Layout between;          // of the column, by hosts; for a rank in a column
-  PlanMemory memory;       // of `between`
+  Collective first, last;  // the first and the last level, which run among the ranks of this host
+  // The second level, which runs among the ranks of the column, by host. Only used if this rank is in a
+  // column.
+  Layout between;
+  PlanMemory memory;  // of `between`
 
  private:
   void reduce(const Collective& collective, const Hosts& hosts, SharedSpace& space);

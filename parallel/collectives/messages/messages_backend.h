@@ -19,14 +19,15 @@ class WEFT_EXPORT MessagesBackend final : public Backend {
   ExchangePtr make(std::shared_ptr<BackendOwner> owner, Collective&& collective) override;
   bool writes_early(const Collective& collective) const override;
 
-  // A whole collective, or its part among the ranks of a column, and the run of that part.
+  // Part: a whole collective, or its part among the ranks of a column. run_of(): creates the run of that
+  // part.
   struct Part {
     int rank, ranks;  // in the plan
     const Layout& layout;
     const PlanMemory& memory;
   };
   std::shared_ptr<PlanRun> run_of(const Collective& collective, const Part& part, PlanRun::Done done) const;
-  // All ranks of the group.
+  // whole(): the whole collective, as a plan of all ranks of the group.
   Part whole(const Collective& collective) const {
     return {rank_, ranks_, collective.layout, collective.memory};
   }

@@ -56,7 +56,7 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
  private:
   struct Progress {
     std::size_t waits_for = 0;
-    bool copies = false;  // a send that does not wait for its message
+    bool copies = false;  // a send that completes at once, because it sends a copy of the bytes
     std::vector<std::uint32_t> dependents;
   };
   using Letter = std::pair<int, std::uint32_t>;  // peer, label

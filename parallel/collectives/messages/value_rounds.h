@@ -1,10 +1,11 @@
 // ValueRounds: collects the values of all members of a group, on the member that gathers them.
 //
-// The nth values of all members form a round of values. When a round is complete, each member is answered:
-// with all values, by rank; with nothing, if it wants none; with invalid_argument, which lists the operation
-// of each member, if they differ. A round of a launch has a name instead of a number, and its answer is the
-// number of launches that were complete before it. All members start launches in the order of these numbers.
-// Independent of transport and threads. Thread-safety: one call at a time; answers may call it again.
+// The nth values of all members form a round of values. When a round is complete, each member gets an answer:
+// all values, by rank, or no values, if the member wants none. If the members called different operations,
+// the answer is invalid_argument, which lists the operation of each member. A round of a launch has a name
+// instead of a number, and its answer is the number of launches that were complete before it. All members
+// start launches in the order of these numbers. Independent of transport and threads. Thread-safety: one call
+// at a time; answers may call it again.
 #pragma once
 
 #include <weft/rpc/core/buffer.h>
@@ -31,8 +32,8 @@ class WEFT_EXPORT ValueRounds {
  public:
   // By rank.
   using Values = std::vector<rpc::Buffer>;
-  // One member's part in a round. site: of its call, for errors. wants_all: false: the answer has no values.
-  // deadline: for all members to arrive; only overdue() uses it. answer: called once.
+  // One member's part in a round. site: of its call, for errors. wants_all: whether the answer has the values
+  // of all members. deadline: for all members to arrive; only overdue() uses it. answer: called once.
   struct Value {
     std::string meaning;  // "all_gather_object(string)": equal on all members
     std::string site;
@@ -69,7 +70,7 @@ class WEFT_EXPORT ValueRounds {
   const int ranks_;
   Difference difference_;
   std::map<RoundKey, Round> rounds_;
-  std::uint64_t launches_ = 0;  // that are complete
+  std::uint64_t launches_ = 0;  // the number of complete launches
 };
 
 }  // namespace weft::collectives

@@ -63,8 +63,8 @@ inline constexpr int no_color = -1;
 inline constexpr int shrink_default = 0;
 inline constexpr int shrink_abort = 1;
 
-// As in 2.27: a later library sets its additional fields itself, an earlier one does not read the fields that
-// it lacks.
+// ncclConfig_t as in NCCL 2.27. A later library sets its additional fields itself. An earlier library does
+// not read the fields that it does not have.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned int magic = 0xcafebeef;

@@ -24,8 +24,8 @@ struct Device;
 
 class WEFT_EXPORT Aborts {
  public:
-  // Called on the background executor, with NCCL's result. The text is the reason if the device could not be
-  // used.
+  // Called on the background executor, with NCCL's result. If the device could not be used, the text states
+  // why.
   using Done = rpc::UniqueFunction<void(Result, const std::optional<std::string>&)>;
   // Returns the handle of a communicator that no thread uses any more. Null: nothing is aborted, and `done`
   // is not called. Must not block.

@@ -22,8 +22,9 @@ struct WEFT_EXPORT Api {
   template <class Signature>
   using Function = std::function<Signature>;
 
-  // Loads the library at `path`; empty: the libnccl.so.2 that is in the process, otherwise the one that the
-  // loader finds. Throws unsupported, which names the missing part; a library before 2.19 is too old.
+  // Loads the library at `path`; empty: the libnccl.so.2 that the process has already loaded or, if there is
+  // none, the libnccl.so.2 that the dynamic loader finds. Throws unsupported, which names the missing part; a
+  // library before 2.19 is too old.
   static std::shared_ptr<const Api> load(const std::string& path = "");
 
   int version = 0;                                                   // 22809 is 2.28.9
@@ -70,7 +71,7 @@ struct WEFT_EXPORT Api {
 // not yet. Call it on a thread that may use the communicator.
 //  remote_error  peer_lost          another rank, or the connection to it, failed
 //  system_error  unavailable        this host's network or memory; another communicator may work
-//  timeout       deadline_exceeded  NCCL's own
+//  timeout       deadline_exceeded  a timeout of NCCL has passed
 //  invalid_*     invalid_argument, failed_precondition
 //  others        internal           of CUDA or NCCL: cannot be repaired in this process
 WEFT_EXPORT rpc::Error error_of(const Api& api, Result result, Comm* comm, const std::string& what);

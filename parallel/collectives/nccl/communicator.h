@@ -32,8 +32,8 @@ struct CommunicatorOptions {
   std::string name;  // in errors
   // The timeout of the creation, and of launches that give none.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
-  // The time for which abort() waits for a thread that is inside NCCL. Then abort() fails, and the
-  // communicator is given up.
+  // The time for which abort() waits for a thread that is inside NCCL. If the thread is still there after
+  // this time, abort() fails, and the communicator is given up.
   std::chrono::nanoseconds abort_timeout = std::chrono::seconds{10};
 
   bool abort_on_failure = true;  // false: the owner must shrink() or abort()
@@ -75,7 +75,8 @@ class WEFT_EXPORT Calls {
 struct Launch {
   Stream stream = nullptr;  // null: the device's default stream
   std::string what;         // in errors: "all_reduce float32[4]"
-  // Until the launch, and then until its end. nullopt: the communicator's timeout.
+  // Applies twice: from the call until the launch, and from the launch until its end. nullopt: the
+  // communicator's timeout.
   std::optional<std::chrono::nanoseconds> timeout;
   LaunchTurn turn;                    // none: one is reserved when launch() is called
   std::shared_ptr<const void> keeps;  // kept alive until NCCL has released it
@@ -110,21 +111,21 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
 
   std::optional<rpc::Error> failure() const;  // why the communicator has ended; empty: it has not ended
 
-  // If launch.waits, blocks until the group is on the stream: as long as NCCL takes to connect the ranks, and
-  // at most until the deadline. Throws the communicator's error if nothing is started. A later failure,
-  // including an exception of `group`, ends the communicator, because other ranks have started. It fails the
-  // future instead of being thrown, because NCCL may still be running the group.
+  // If launch.waits, blocks until the group is on the stream, at most until the deadline. This may take as
+  // long as NCCL needs to connect the ranks. Throws the communicator's error if nothing is started. A later
+  // failure, including an exception of `group`, ends the communicator, because other ranks have started. It
+  // fails the future instead of being thrown, because NCCL may still be running the group.
   rpc::Future<void> launch(Launch launch, const std::function<void(Calls&)>& group);
 
   // Call split(), shrink() and grow() on all ranks; until they complete, this communicator launches nothing.
-  // failed_precondition while work is in flight, which only shrink() with `abort` ends. split(): the new
-  // communicator has the ranks of one color, ordered by key, then rank; null for no_color.
+  // failed_precondition while work is in flight, except for shrink() with `abort`, which ends that work.
+  // split(): the new communicator has the ranks of one color, ordered by key, then rank; null for no_color.
   rpc::Future<Ptr> split(int color, int key, CommunicatorOptions options = {});
   // The new communicator has all ranks except `gone`, in the same order; the remaining ranks call shrink().
   // abort: for use after a failure; ends work in flight and this communicator. unsupported before NCCL 2.27.
   rpc::Future<Ptr> shrink(std::vector<int> gone, bool abort, CommunicatorOptions options = {});
-  // Grows to `size` ranks; the new ranks call join(). id: the result of grow_id(), on the rank that has
-  // called it. unsupported before NCCL 2.29.
+  // Grows to `size` ranks; the new ranks call join(). id: on the rank that has called grow_id(), the result
+  // of that call; nullopt on the other ranks. unsupported before NCCL 2.29.
   UniqueId grow_id();
   rpc::Future<Ptr> grow(int size, std::optional<UniqueId> id, CommunicatorOptions options = {});
 

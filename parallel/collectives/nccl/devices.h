@@ -16,8 +16,8 @@
 
 namespace weft::collectives::nccl {
 
-// How NCCL and CUDA's runtime are found; tests replace them. load: called when a group first uses a device,
-// and again if it has thrown. capture: called for each communicator.
+// How NCCL and CUDA's runtime are found; tests replace them. load: called when a group first uses a device;
+// if load throws, the next use calls it again. capture: called for each communicator.
 struct DevicesOptions {
   std::function<std::shared_ptr<const Api>()> load = [] { return Api::load(); };
   std::function<StreamCapture()> capture = [] { return StreamCapture::of_cuda(); };

@@ -1,8 +1,9 @@
 // Entrance: lets one thread at a time inside. Other threads wait, wait for a limited time, or continue
 // without entering.
 //
-// A mutex (for std::unique_lock) whose waits have a timeout: g++ 12's ThreadSanitizer does not see the waits
-// of std::timed_mutex. clang's thread-safety analysis does not follow std::unique_lock. Thread-safe.
+// It is a mutex with a timeout, for std::unique_lock. It replaces std::timed_mutex, whose timed waits g++
+// 12's ThreadSanitizer does not see. clang's thread-safety analysis does not follow std::unique_lock, so it
+// does not check the members that an Entrance guards. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>

@@ -54,8 +54,8 @@ class WEFT_EXPORT LaunchOrder final : public std::enable_shared_from_this<Launch
   // Reserves the place behind all reserved places. Does not block.
   LaunchTurn reserve();
 
-  // Call launched() when work was launched, within its turn, and ended() when that work has ended, on any
-  // thread.
+  // Call launched() within the turn, after the work was launched. Call ended() on any thread, when that work
+  // has ended.
   void launched();
   void ended();
   std::size_t in_flight() const;

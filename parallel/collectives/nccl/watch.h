@@ -2,8 +2,8 @@
 //
 // It uses one timer of a loop for all objects, and no thread. The time between two polls is a sixteenth of
 // the time since the last add(), within limits: short work is detected soon, and long work costs little. A
-// watched object is kept until its look() returns false, or until the Watch or its loop ends; look() is not
-// notified of that end. Any thread may call add(), also within look().
+// watched object is kept until its look() returns false, or until the Watch or its loop ends; the object is
+// not notified of that end. Any thread may call add(), also within look().
 #pragma once
 
 #include <weft/rpc/core/loop.h>

@@ -22,8 +22,8 @@ struct Collective {
   std::optional<Reduction> reduction;
   std::optional<std::chrono::nanoseconds> timeout;  // none: the group's
   rpc::Callback finish = nullptr;                   // the remaining work after success
-  // In shared memory, called on the thread that executes the collective: before it reads the input, and when
-  // it has completed.
+  // For collectives in shared memory. before: called before the input is read. after: called when the
+  // collective has completed. Both are called on the thread that executes the collective.
   std::function<void()> before = nullptr, after = nullptr;
 
   // "all_reduce(sum, float32[4]) at train.cc:12"

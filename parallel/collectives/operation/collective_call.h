@@ -1,5 +1,5 @@
-// CollectiveCall: one collective as the program of a rank calls it: the operation and its arguments.
-// The functions below use the operation's description: for the checks, the signature and the layout.
+// CollectiveCall: the operation and the arguments of one collective, as the program of a rank calls it. The
+// functions below use the operation's description for the checks, the signature and the layout.
 //
 // A value that refers to the caller's tensors: valid until the caller's function returns. check() is the only
 // check of arguments that all backends share; a backend adds its own limits (types of reductions; for NCCL

@@ -26,7 +26,8 @@ struct TensorType {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<std::int64_t> shape;
 };
-// The type of a tensor of `bytes` bytes, from such a text. None: the text does not describe such a tensor.
+// Parses a text that tensor_text() has written. nullopt: the text does not describe a tensor of `bytes`
+// bytes.
 WEFT_EXPORT std::optional<TensorType> tensor_type_of(std::string_view text, std::size_t bytes);
 
 struct WEFT_EXPORT Signature {
@@ -39,7 +40,7 @@ struct WEFT_EXPORT Signature {
   std::optional<ReduceOp::Kind> reduction;             // none: the operation does not reduce
   std::optional<c10::DeviceType> device;               // none: host memory
 
-  // Of all fields. Equal signatures have equal hashes in all processes.
+  // The hash of all fields. Equal signatures have equal hashes in all processes.
   std::uint64_t hash() const;
 
   std::string text() const;  // "all_reduce(sum, float32[4, 8])"

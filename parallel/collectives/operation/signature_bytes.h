@@ -1,5 +1,5 @@
-// SignatureBytes: a signature as bytes, in the form that a flight recorder stores: text is created only when
-// a dump is written.
+// SignatureBytes: a signature as bytes, in the form that a flight recorder stores. The bytes are converted to
+// text only when a dump is written.
 //
 // For this process only: the bytes are no file format. A value.
 #pragma once
@@ -15,7 +15,7 @@ namespace weft::collectives {
 class WEFT_EXPORT SignatureBytes {
  public:
   explicit SignatureBytes(const Signature& signature);
-  // Valid as long as this object.
+  // Valid as long as this object exists.
   std::string_view view() const {
     return {reinterpret_cast<const char*>(words_.data()), words_.size() * sizeof(std::int64_t)};
   }

@@ -52,9 +52,9 @@ WEFT_EXPORT Plan halving_reduce_scatter(Member me, std::span<const Range> blocks
 WEFT_EXPORT Plan direct_gather(Member me, int root, std::span<const Range> blocks);  // 1 message to the root
 WEFT_EXPORT Plan direct_scatter(Member me, int root, std::span<const Range> blocks);  // P−1 from the root
 
-// to, from: by rank, the ranges that this rank sends to that rank, and receives from that rank. P−1 messages,
-// in P−1 rounds of pairs. Empty messages are also sent, because a sender does not know whether the receiver
-// expects an empty message.
+// to[i], from[i]: the range that this rank sends to rank i, and the range that it receives from rank i. P−1
+// messages, in P−1 rounds of pairs. Empty messages are also sent, because a sender does not know whether the
+// receiver expects an empty message.
 WEFT_EXPORT Plan pairwise_all_to_all(Member me, std::span<const Range> to, std::span<const Range> from);
 
 WEFT_EXPORT Plan dissemination_barrier(Member me);  // ⌈log2 P⌉ messages without elements

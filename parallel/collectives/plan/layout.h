@@ -1,4 +1,4 @@
-// Layout: the data of one collective, in elements: the input of the backends' plans.
+// Layout: the data of one collective, in elements. A backend makes its plan from the layout.
 //
 // A value, the same on all ranks except for the sizes of all_to_all_v. Blocks follow each other without gaps,
 // one for each rank, and may be empty.
@@ -32,8 +32,8 @@ struct Layout {
   Operation operation = Operation::barrier;
   int root = -1;
   std::size_t elements = 0;  // of the tensor: all_reduce, reduce, broadcast
-  std::vector<Range>
-      blocks;  // of the ranks: gathers, scatters, reduce_scatter; all_to_all: the data for each rank
+  // Gathers, scatters, reduce_scatter: the block of each rank. all_to_all: the data for each rank.
+  std::vector<Range> blocks;
   std::vector<Range> from;  // all_to_all: the data from each rank
 };
 

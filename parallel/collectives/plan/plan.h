@@ -1,9 +1,9 @@
-// Plan: the actions of one rank in one collective: steps, and their dependencies.
+// Plan: the actions of one rank in one collective, as steps with dependencies.
 //
-// Plain data, made by the functions of algorithms.h and executed by a backend (messages/plan_run.h). Ranges
-// count elements of their place. Messages between two ranks are identified by their label, which counts them
-// in each direction, so the plans of all ranks fit together without negotiation. A step may start once all
-// steps that it waits for have completed; independent steps may overlap. This pipelines chunks, and keeps
+// Plain data, made by the functions of algorithms.h and executed by a backend (messages/plan_run.h). A range
+// is in elements of the step's place. Messages between two ranks are identified by their label, which counts
+// them in each direction, so the plans of all ranks fit together without negotiation. A step may start once
+// all steps that it waits for have completed; independent steps may overlap. This pipelines chunks, and keeps
 // both directions of a link busy.
 #pragma once
 
@@ -37,12 +37,14 @@ struct Step {
   enum class Kind : std::uint8_t {
     send,     // `range` of `place`, to `peer`
     receive,  // from `peer` into `range` of `place`
-    reduce,  // from `peer`: accumulator[range] = its message ⊕ `place`[source…], the lower rank's on the left
-    finish,  // here: output[range] = the accumulator's [source…], scaled and rounded as the operation says
-    copy,    // here: `place`[range] = input[source…]
+    reduce,   // from `peer`: accumulator[range] = its message ⊕ `place`[source…], the operand of the lower
+              // rank on the left
+    finish,   // here: output[range] = the accumulator's [source…], scaled and rounded as the operation says
+    copy,     // here: `place`[range] = input[source…]
   };
 
-  // peer, label: of a message; otherwise -1 and 0. label: counts the messages to or from that peer, from 0.
+  // peer, label: for a message; -1 and 0 for other steps. label: counts the messages to or from that peer,
+  // from 0.
   Kind kind = Kind::send;
   Place place = Place::input;
   int peer = -1;

@@ -2,8 +2,8 @@
 //
 // The builder divides transfers into chunks, labels the messages, and finds the dependencies of each step. A
 // step that reads waits for the last step that wrote the same elements. A step that writes also waits for the
-// steps that still read them (a message that has not been sent yet). Both sides of a message add it in the
-// same order, with the same size. Thread-safety: none.
+// steps that still read them (a message that has not been sent yet). The builders of two ranks must add the
+// messages between these ranks in the same order, with the same sizes. Thread-safety: none.
 #pragma once
 
 #include <weft/parallel/collectives/plan/plan.h>
@@ -31,8 +31,8 @@ class WEFT_EXPORT PlanBuilder {
   void finish(Range output, std::size_t source);
   void copy(Place into, Range range, std::size_t source);
 
-  // Messages without elements: a signal is sent once all messages for which this rank waits so far have
-  // arrived.
+  // Messages without elements. signal() sends its message once the messages of all earlier calls of
+  // await_signal() have arrived.
   void signal(int to);
   void await_signal(int from);
 
@@ -40,7 +40,7 @@ class WEFT_EXPORT PlanBuilder {
   Plan take() { return std::move(plan_); }
 
  private:
-  struct Segment {                       // of a place, up to the next one's key
+  struct Segment {                       // the elements of a place from this key up to the next key
     std::vector<std::uint32_t> writer;   // none or one element
     std::vector<std::uint32_t> readers;  // after the writer
   };

@@ -15,7 +15,7 @@ struct PlanMemory {
   std::byte* accumulator = nullptr;
   std::byte* output = nullptr;
   std::size_t item_size = 1;     // bytes of an element of input and output
-  std::shared_ptr<void> keeper;  // of the memory
+  std::shared_ptr<void> keeper;  // keeps the memory allocated
 };
 
 }  // namespace weft::collectives

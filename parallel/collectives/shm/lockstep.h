@@ -19,18 +19,20 @@
 
 namespace weft::collectives {
 
-// In the memory of each rank, written by that rank, except the bell.
+// Each rank has one in its memory. Only that rank writes to it, except to the bell.
 struct StepControl {
   alignas(128) std::atomic<std::uint64_t> step{0};
-  alignas(128) std::atomic<std::uint32_t> awaited{0};  // rank + 1 for which it sleeps; 0: it does not sleep
-  std::atomic<std::uint32_t> bell{0};                  // the futex of its sleep; rung by the awaited rank
+  alignas(128) std::atomic<std::uint32_t> awaited{
+      0};                              // 1 + the rank for which this rank sleeps; 0: it does not sleep
+  std::atomic<std::uint32_t> bell{0};  // the futex on which this rank sleeps; rung by the awaited rank
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 
 class WEFT_EXPORT Lockstep {
  public:
-  // crowded: there are more ranks than cores, so a rank that spins keeps another from working.
+  // crowded: true if there are more ranks than cores, so that a rank that spins keeps another rank from
+  // working.
   Lockstep(std::vector<StepControl*> ranks, int rank, bool crowded);
 
   // This rank, and the number of ranks that run these steps.

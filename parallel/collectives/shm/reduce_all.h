@@ -8,8 +8,8 @@
 
 namespace weft::collectives {
 
-// outputs[…][i] = operands[0][i] ⊕ operands[1][i] ⊕ …, in this order, scaled and rounded once, of n elements.
-// Outputs may be operands. At least one operand (a single one is copied) and at least one output.
+// For each i < n: outputs[…][i] = operands[0][i] ⊕ operands[1][i] ⊕ …, in this order, scaled and rounded
+// once. Outputs may be operands. At least one operand (a single one is copied) and at least one output.
 WEFT_EXPORT void reduce_all(const Reduction& reduction, std::span<const std::byte* const> operands,
                             std::span<std::byte* const> outputs, std::size_t n);
 

@@ -1,9 +1,9 @@
 // SharedQueue: the collectives that one rank executes in shared memory, one at a time, in order.
 //
 // run_here() runs a small collective on the calling thread, as long as the other ranks arrive soon. A
-// collective that takes longer continues on a thread of the queue, and later collectives also run there; the
-// thread exists from then on, and notifies the caller of the end of a run. Thread-safe; its destructor
-// ends it.
+// collective that takes longer continues on a thread of the queue, and notifies its caller of the end of the
+// run. The queue creates the thread when it first needs one, and later collectives run there, too.
+// Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/shm/shared_run.h>

@@ -46,10 +46,10 @@ class WEFT_EXPORT SharedRegion {
   RegionAddress address() const;
   void close_descriptor() { memory_.reset(); }
 
-  std::byte* base() const { return base_; }     // initially the token, then zeros
+  std::byte* base() const { return base_; }     // a new region contains the token, followed by zeros
   std::size_t bytes() const { return bytes_; }  // as given to create() or unshared()
-  // Allocates the memory of these addresses now: resource_exhausted if the host has no memory left, instead
-  // of a later SIGBUS.
+  // Allocates the memory for this part of the region now. Throws resource_exhausted if the host has no memory
+  // left; without this call, a later access would then cause SIGBUS.
   void provide(std::size_t begin, std::size_t bytes) const;
 
  private:

@@ -3,11 +3,11 @@
 // A run publishes its signature and waits until all ranks have done so. Then it reads the data that it needs
 // from the others' memory, in one of three ways that the published data determine:
 //  small    all data that ranks exchange are in their slots when they publish;
-//  placed   tensors are in shared memory: read from there, and results of an all_reduce written there;
+//  placed   tensors are in shared memory; ranks read them there, and write results of an all_reduce there;
 //  parts    all data pass through windows, part by part; while one part is written, another is read.
 // advance() runs until it would have to wait longer than `patience` allows; call it again to continue.
-// Independent of threads; the space and the collective outlive it. Thread-safety: one call at a time;
-// awaits() any thread.
+// Independent of threads; the space and the collective outlive it. Thread-safety: one call at a time; call
+// awaits() on any thread.
 #pragma once
 
 #include <weft/parallel/collectives/operation/collective.h>

@@ -1,9 +1,9 @@
 // SharedSpace: the shared memory of the ranks of one host, as one of these ranks maps it.
 //
 // Each rank has a region. All regions have the same layout: the announcement of the rank's current
-// collective; two parts from which other ranks read, so that the rank writes one while the others read the
-// other; and a heap for tensors (Group::empty). Allocations keep the SharedSpace alive. Thread-safety:
-// allocate() may be called on any thread; lockstep() orders the ranks' accesses to the bytes.
+// collective; two parts, so that the rank can write one part while other ranks read the other part; and a
+// heap for tensors (Group::empty). Allocations keep the SharedSpace alive. Thread-safety: allocate() may be
+// called on any thread; lockstep() orders the ranks' accesses to the bytes.
 #pragma once
 
 #include <weft/parallel/collectives/shm/lockstep.h>
@@ -22,7 +22,7 @@ struct SharedHeader {
   std::uint64_t hash = 0;          // the hash of the collective's signature
   std::uint64_t input = nowhere;   // the location of the rank's tensors in its region
   std::uint64_t output = nowhere;  // nowhere: that tensor is in other memory, or not accessed by others
-  std::uint64_t most = 0;          // the maximum number of elements that the rank has for one rank
+  std::uint64_t most = 0;          // the maximum number of elements that the rank has for one other rank
   bool placed = false;             // the tensors are at these locations, or other ranks need none of them
   bool small = false;              // the rank's slot already has all data for other ranks
 };
@@ -31,14 +31,15 @@ struct SharedHeader {
 struct SharedControl {
   std::array<std::uint64_t, 2> token;  // RegionAddress::token
   StepControl step;                    // of `lockstep()`
-  // Two, for alternate collectives: the announcement of one is read until the next has been published.
+  // Two, used alternately: while this rank announces a collective, other ranks may still read the
+  // announcement of the collective before.
   alignas(128) SharedHeader headers[2];
   char texts[2][1000];  // the signatures, for ranks whose signatures differ
 };
 
 class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<SharedSpace> {
  public:
-  // Bytes of one part: the data that a rank can publish for all others at once.
+  // Bytes of a slot: the data of a small collective that a rank can publish for all other ranks at once.
   static constexpr std::size_t slot_bytes = 32 << 10;
   // Bytes. A chunk has at most chunk_bytes, and all chunks of a window together have about max_window at
   // most.
@@ -57,7 +58,7 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
   Lockstep& lockstep() { return lockstep_; }
 
   // The announcement of a rank's collective with that number, and the text of its signature. A rank writes
-  // its own before it publishes a step, and the other ranks read them after that step.
+  // its announcement and its text before it publishes a step; the other ranks read both after that step.
   SharedHeader& header(int rank, std::uint64_t sequence) { return control(rank).headers[sequence % 2]; }
   char (&text(int rank, std::uint64_t sequence))[1000] { return control(rank).texts[sequence % 2]; }
 
@@ -85,7 +86,7 @@ class WEFT_EXPORT SharedSpace final : public std::enable_shared_from_this<Shared
   // resource_exhausted if the host has no memory left.
   std::shared_ptr<std::byte> allocate(std::size_t bytes);
   std::shared_ptr<std::byte> try_allocate(std::size_t bytes);  // null instead of an exception
-  // The location of that memory in this rank's region. Empty: the memory is not in the region's heap.
+  // The location of `data` in this rank's region. Empty: the memory is not in the region's heap.
   std::optional<std::uint64_t> offset_of(const std::byte* data, std::size_t bytes) const;
   // Data of another rank in that rank's region; throws protocol_error if the range is not in the region's
   // heap.

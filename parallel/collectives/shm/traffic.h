@@ -24,7 +24,8 @@ class WEFT_EXPORT Traffic {
   // The maximum number of elements for one rank.
   std::size_t max_given() const;
 
-  // In blocks: the block of the result that a rank reduces, and whether this rank reads all blocks.
+  // For in_blocks. block(): the block of the result that a rank reduces. takes_result(): whether this rank
+  // reads all blocks.
   Range block(int rank) const;
   bool takes_result() const { return layout_.root < 0 || layout_.root == rank_; }
 

@@ -28,9 +28,9 @@ WEFT_EXPORT rpc::Future<void> average_tensors(const collectives::Group& group,
 
 class WEFT_EXPORT PeriodicModelAverager {
  public:
-  // groups: by period, in steps, the group over which this rank averages. If several periods divide a step,
-  // only the group of the largest period averages. warmup_steps: the number of first steps without averaging;
-  // periods count from the end of these steps. invalid_argument: groups is empty, a period < 1, or
+  // groups: maps each period, in steps, to the group over which this rank averages. If several periods divide
+  // a step, only the group of the largest period averages. warmup_steps: the number of first steps without
+  // averaging; periods count from the end of these steps. invalid_argument: groups is empty, a period < 1, or
   // warmup_steps < 0.
   explicit PeriodicModelAverager(std::map<std::int64_t, collectives::Group> groups,
                                  std::int64_t warmup_steps = 0);

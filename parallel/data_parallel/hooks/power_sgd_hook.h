@@ -30,7 +30,7 @@ namespace weft::data_parallel {
 // The options must be equal on all ranks.
 struct PowerSgdOptions {
   std::int64_t rank = 1;                // r; at most n and m
-  std::int64_t start_iteration = 1000;  // number of first iterations, which do not compress
+  std::int64_t start_iteration = 1000;  // the number of first iterations without compression
   double min_compression_rate = 2;      // compress if (n + m) r times this is less than n m
   bool use_error_feedback = true;       // add the residual to the next gradient
   bool warm_start = true;               // true: start with the previous Q; false: with a random Q
@@ -68,7 +68,7 @@ class WEFT_EXPORT PowerSgdHook final : public CommunicationHook {
   // Matrices of one shape, which are multiplied at once.
   struct Batch {
     std::int64_t count = 0, rows = 0, columns = 0, rank = 0;
-    std::vector<std::size_t> members = {};     // their gradients, as places in the bucket
+    std::vector<std::size_t> members = {};     // the gradients of these matrices, as places in the bucket
     std::vector<std::int64_t> begins = {};     // the index of each member's first matrix
     std::vector<std::size_t> parameters = {};  // by matrix: the parameter under which its Q is kept
     at::Tensor matrices = {};                  // count x rows x columns: gradients, later residuals
@@ -79,7 +79,7 @@ class WEFT_EXPORT PowerSgdHook final : public CommunicationHook {
   struct Bucket {
     at::Tensor of;                   // the bucket's buffer, for which this was planned
     std::vector<std::size_t> plain;  // gradients that are not compressed, as places in the bucket
-    std::vector<at::Tensor> copies;  // of these gradients, in `first`
+    std::vector<at::Tensor> copies;  // the copies of the `plain` gradients, in `first`
     std::vector<Batch> batches;
     at::Tensor first, second;  // reduced by the two collectives: plain gradients and all P; all Q
     bool compresses = false;   // in this iteration
