@@ -2,7 +2,7 @@
 //
 //   metrics   data_parallel.iterations, .bytes, .backward_us, .waited_us, .communication_us, .overlapped_us:
 //             sums over the replicas of the agent (docs/observability.md)
-//   trace     if the agent has a tracer: a span "backward" with a part "bucket N" for each reduction
+//   trace     if the agent has a tracer: a span "backward" with a child span "bucket N" for each reduction
 //   log       a warning that names a parameter whose gradient delays a bucket in each iteration
 //
 // Not thread-safe.

@@ -18,7 +18,7 @@ struct BucketStats {
   std::size_t bytes = 0;                 // 0: a sparse gradient
   std::string dtype = {};                // of the gradients
   std::size_t late = 0;                  // the parameter for whose gradient the bucket waited longest
-  std::chrono::nanoseconds delay{0};     // the time since the gradient before it; 0: no gradient before it
+  std::chrono::nanoseconds delay{0};     // from the bucket's previous gradient to that of `late`
   std::chrono::nanoseconds launched{0};  // start of the reduction
   std::chrono::nanoseconds reduced{0};   // end of the reduction
 };

@@ -85,14 +85,14 @@ class WEFT_EXPORT LocalSgd {
   struct Range {
     std::size_t begin = 0, end = 0;
   };
-  Range due() const;  // the parameters that this round shares
+  Range due() const;  // the parameters that this round combines
 
   const LocalSgdOptions options_;
   const std::vector<at::Tensor> parameters_;
   std::vector<Range> fragments_;
   std::vector<at::Tensor> outer_, sums_;  // sums_: the tensors that reduce() averages
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  bool reducing_ = false;  // since reduce(), until apply()
+  bool reducing_ = false;  // true from reduce() to apply()
   std::shared_ptr<std::atomic<bool>> reduced_ = std::make_shared<std::atomic<bool>>(false);
   std::int64_t steps_ = 0;
   std::uint64_t rounds_ = 0;

@@ -1,17 +1,17 @@
 // LowPrecision: narrower copies of parameters, in which a module computes forward and backward.
 //
 // The parameters are members of the module and cannot be exchanged from outside. So the copies take the
-// place of the parameters' data while forward runs, and again while backward runs, which reads the tensors
-// that forward has saved. At other times the parameters have their own data: for the optimizer, checkpoints
-// and collectives.
+// place of the parameters' data while forward runs, and again while backward runs, because backward reads the
+// tensors that forward has saved. At other times the parameters have their own data: for the optimizer,
+// checkpoints and collectives.
 //
 // A parameter that requires grad has a second accumulator (a node of LibTorch's graphs), for its copy. This
 // accumulator writes the narrow gradient to `.grad`, or adds it to a gradient of the parameter's own type.
-// The user of this class converts a narrow gradient in `.grad`.
+// The Reducer converts a narrow gradient in `.grad` to the parameter's type.
 //
-// A loss may use a parameter directly. If the loss was computed after forward, its backward runs before that
-// of the module, while the parameters have their own data. If the loss was computed before forward, its
-// backward may use the rounded values.
+// A term of the loss may use a parameter directly. If the term was computed after forward, its backward runs
+// before the backward of the module, while the parameters have their own data. If the term was computed
+// before forward, its backward may use the rounded values.
 //
 // Owned by a Replica. The threads of one backward may use it at the same time. Forwards and backwards of one
 // module do not run at the same time.
@@ -42,7 +42,8 @@ class WEFT_EXPORT LowPrecision : public std::enable_shared_from_this<LowPrecisio
   // The accumulator for the copy of a parameter. Null: the parameter has no copy, or needs no gradient.
   Accumulator accumulator(const at::Tensor& parameter) const;
 
-  // While this object exists, the parameters have the data of new copies. of: null: no effect.
+  // While this object exists, the parameters have the data of new copies. If `of` is null, this object has no
+  // effect.
   class WEFT_EXPORT Forward {
    public:
     explicit Forward(LowPrecision* of);

@@ -1,7 +1,7 @@
 // The state of an optimizer as bytes: momenta, step counts, options. Plain functions over values.
 //
-// torch::optim::LBFGS cannot be saved while its history is not full: its memory of one iteration then has
-// undefined tensors. archive_of() drops that memory, and the next step allocates it again.
+// torch::optim::LBFGS cannot be saved while its history is not full: until then its temporary list `al` has
+// undefined tensors. archive_of() drops that list, and the next step allocates it again.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -17,7 +17,7 @@ WEFT_EXPORT std::string archive_of(torch::optim::Optimizer& optimizer);
 // contain are kept.
 WEFT_EXPORT void load_archive(const std::string& bytes, torch::optim::Optimizer& optimizer);
 
-// Drops the memory of one iteration of LBFGS from a state, for code that copies the states itself.
+// Drops that list if the state is one of LBFGS. For code that copies states without archive_of().
 WEFT_EXPORT void drop_scratch_memory(torch::optim::OptimizerParamState& state);
 
 }  // namespace weft::data_parallel

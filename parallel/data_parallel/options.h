@@ -17,7 +17,7 @@ namespace weft::data_parallel {
 enum class Overlap : std::uint8_t {
   automatic,  // `group` or `after`: measured in the first iterations, and the faster one is used
   group,      // during backward, on the threads of the group
-  caller,     // during backward, on its thread up to the first wait of a collective
+  caller,     // during backward, on its thread until the collective has to wait for a rank
   after,      // after backward, on its thread
 };
 
@@ -47,7 +47,7 @@ struct Options {
   Overlap overlap = Overlap::automatic;
   // The program promises that the graph is the same in every iteration. A parameter may then get its gradient
   // in several parts (re-entrant checkpoints), and the ranks exchange only once which parameters were
-  // reached. The buckets of the first backward are reduced after it.
+  // reached. The buckets of the first backward are reduced after that backward.
   bool static_graph = false;
   Buffers buffers = Buffers::broadcast;
   MixedPrecision mixed_precision = {};

@@ -68,11 +68,12 @@ class WEFT_EXPORT PassReduction : public std::enable_shared_from_this<PassReduct
   const Setup setup_;
   std::weak_ptr<dist_autograd::PassState> pass_;
 
-  // The users of the next five members: until a bucket is launched, on_gradient() and prepare(), which hold
-  // mutex_; then the launches of the bucket, which run one at a time; after the last launch, publish().
+  // The next five members are not guarded by mutex_. Until a bucket is launched, on_gradient() and prepare()
+  // use its data, and hold mutex_. After that, the launches of the bucket use the data; they run one at a
+  // time. After the last launch, publish() uses the data of all buckets.
   GradientBuckets buckets_;
   std::vector<Parameter> parameters_;
-  std::vector<Bucket> states_;  // this member and the next two: of the present backward
+  std::vector<Bucket> states_;  // this member and the next two belong to the present backward
   ReachedParameters reached_;
   bool hook_began_ = false;
 

@@ -6,10 +6,10 @@
 // for all buckets, in the thread that called backward(). After the first backward it plans new buckets, in
 // the order in which the gradients of rank 0 became ready.
 //
-// An iteration starts with the first node of a backward behind an output given to watch(), or with the first
-// gradient after a forward. The reducer then reads from the engine which parameters backward will reach. The
-// ranks exchange which parameters these are (one byte for each parameter), and at the end which of them have
-// received a gradient:
+// An iteration starts when a backward reaches an output that was given to watch(), or with the first gradient
+// after a forward. The reducer then reads from the engine which parameters backward will reach. The ranks
+// exchange which parameters these are (one byte for each parameter), and at the end which of them have
+// received a gradient. Therefore:
 //   - an unreached parameter contributes its present gradient, or zero if it has none;
 //   - a bucket that no rank reaches is not reduced;
 //   - a gradient that no rank has computed keeps its value, or stays undefined. Autograd may reach a
@@ -69,21 +69,21 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   // Default: all ranks of the group.
   void set_active(int ranks);
 
-  // For the backwards of a dist_autograd::Pass, whose gradients are not those of this reducer. All ranks give
-  // equal names. Empty: the number of passes so far.
+  // Creates the reduction for the backwards of a dist_autograd::Pass; the pass keeps these gradients apart
+  // from those of this reducer. name: equal on all ranks; if empty, the number of passes so far.
   std::shared_ptr<PassReduction> make_pass_reduction(std::string name);
 
   // Call it between iterations, on all ranks of the new group: all state except the values of the gradients
   // is reset.
   void set_group(collectives::Group group);
   void set_hook(std::shared_ptr<CommunicationHook> hook);
-  // f: called in a backward that is reduced, on its thread, when the gradient of a parameter is the average:
-  // after the reduction of the parameter's bucket, while other buckets may be in flight. Not called for
-  // gradients that no rank has computed, nor in a shadow(). f must call no function of the reducer. With a
-  // function set, a gradient that autograd leaves undefined counts as zero. Null: no calls. Call it on all
-  // ranks, between iterations.
+  // f is called in each backward that is reduced, on the thread of that backward, for each parameter whose
+  // gradient is now the average. The parameter's bucket has then been reduced; other buckets may be in
+  // flight. f is not called for gradients that no rank has computed, nor in a shadow(). f must call no
+  // function of the reducer. While f is set, a gradient that autograd leaves undefined counts as zero. If f
+  // is null, there are no calls. Call set_on_reduced() on all ranks, between iterations.
   void set_on_reduced(std::function<void(std::size_t parameter)> f);
-  // The next backward that is reduced, or the next forward, also waits for `other`.
+  // The next backward that is reduced, or the next forward if it starts first, also waits for `other`.
   void wait_for(rpc::Future<void> other);
 
   // The buckets of the next backward, and the durations of the last one.
@@ -99,7 +99,7 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
           std::shared_ptr<LowPrecision> low_precision);
 
   // Called by hooks of the engine.
-  void on_first_node();  // the first node of a backward behind an output
+  void on_first_node();  // a backward reaches an output given to watch()
   // The engine has accumulated a gradient. defined: whether the gradient was defined.
   void is_ready(std::size_t index, bool defined);
   void failed();  // backward has failed: the engine has not called the callbacks

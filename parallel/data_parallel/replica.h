@@ -26,12 +26,12 @@ namespace weft::data_parallel {
 struct BufferHook {
   // By name.
   using Buffers = std::vector<std::pair<std::string, at::Tensor>>;
-  // Starts the same collectives of the group on all ranks, also on ranks without a batch in a join. source:
-  // the first rank that has a batch. In a pass, `run` is called as one launch (Group::launch), and must start
-  // all collectives before it returns.
+  // `run` must start the same collectives of the group on all ranks. In a join, it is also called on ranks
+  // without a batch. source: the first rank that has a batch. In a pass, `run` is called as one launch
+  // (Group::launch), and must start all collectives before it returns.
   std::function<rpc::Future<void>(const collectives::Group& group, const Buffers& buffers, int source)> run;
   // false: `run` is called before forward, which waits for the future. true: it is called after forward, and
-  // the end of backward waits for the future. In a pass it is always called before forward.
+  // the end of backward waits for the future. In a pass, `run` is always called before forward.
   bool after_forward = false;
 };
 
@@ -68,15 +68,16 @@ class WEFT_EXPORT Replica : public Joining {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*reducer_); }
 
-  // The elements of a range, of which the ranks may have different numbers (join.h). others: in the order in
-  // which they run collectives in forward.
+  // Returns the elements of a range, whose number may differ between ranks (join.h). others: further objects
+  // with collectives, in the order in which they run these in forward.
   template <class Range>
   JoinedRange<Range> join(Range& range, const JoinOptions& options = {}, std::vector<Joinable*> others = {}) {
     begin_join(options, std::move(others));
     return JoinedRange<Range>(*this, range);
   }
 
-  // After a join: the rank whose parameters all ranks now have. No rank's optimizer has made more steps.
+  // After a join: the rank whose parameters all ranks now have. No optimizer of another rank has made more
+  // steps.
   int join_source() const { return join_source_; }
   // Within a join: the ranks without a batch in the present iteration. Outside of a join: empty.
   std::vector<int> ranks_without_batch() const { return join_ ? join_->without_batch : std::vector<int>(); }
@@ -87,11 +88,11 @@ class WEFT_EXPORT Replica : public Joining {
   // on all ranks are reduced together, for example the pass's id if one pass reaches all replicas. Give a
   // name if passes reach the replicas in different orders. Default: the ranks' first passes are reduced
   // together, then their second passes, and so on. Blocks while the ranks exchange buffers.
-  // failed_precondition: a name within a join. unsupported: MixedPrecision::parameters.
+  // failed_precondition: a name is given within a join. unsupported: MixedPrecision::parameters is set.
   void attach(const dist_autograd::Pass& pass, std::string name = {});
 
-  // Sets the communication hook. All ranks call it, between iterations. hook: null: all-reduce without a
-  // hook.
+  // Sets the communication hook. All ranks call it, between iterations. If `hook` is null, the buckets are
+  // reduced by an all-reduce.
   void set_hook(std::shared_ptr<CommunicationHook> hook);
   // Replaces Options::buffers. All ranks call it, between iterations. If `run` is empty, Options::buffers
   // applies again.
@@ -117,8 +118,8 @@ class WEFT_EXPORT Replica : public Joining {
   std::vector<at::Tensor> parameters() const;
 
  protected:
-  // A derived class calls before_forward() and after_forward() around its forward, and in between watch() for
-  // each output.
+  // A derived class calls before_forward() and after_forward() around its forward, and between these two
+  // calls watch() for each output.
   void before_forward();
   void after_forward();
   void watch(const at::Tensor& output);

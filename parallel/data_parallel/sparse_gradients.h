@@ -1,9 +1,9 @@
 // SparseGather: adds the sparse gradients of all ranks for one parameter.
 //
-// The exchange has the steps of a CommunicationHook: step 0 exchanges the numbers of rows, step 1 their
-// indices and values, and step 2 starts nothing. If the ranks already know each other's numbers of rows, call
-// only exchange_rows(). The steps start collectives, so all ranks must run them in the same order relative to
-// their other collectives of the group. Not thread-safe.
+// The exchange has the steps of a CommunicationHook: step 0 exchanges the numbers of rows, step 1 the indices
+// and values of the rows, and step 2 starts nothing. If the ranks already know each other's numbers of rows,
+// call only exchange_rows(). The steps start collectives, so all ranks must run them in the same order
+// relative to their other collectives of the group. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -31,8 +31,8 @@ class WEFT_EXPORT SparseGather {
 
   // Runs a step. Call it when the collective of the previous step has completed.
   std::optional<rpc::Future<void>> run(int step);
-  // counts: int64 [ranks, 2], the rows of each rank's coalesced gradient and its sparse dimensions. The
-  // sparse dimensions are equal on all ranks that have rows.
+  // counts: int64 [ranks, 2]; for each rank, the number of rows and the number of sparse dimensions of its
+  // coalesced gradient. The second number is equal on all ranks that have rows.
   rpc::Future<void> exchange_rows(at::Tensor counts);
   at::Tensor sum() const;  // after the last step; a coalesced sparse tensor
 

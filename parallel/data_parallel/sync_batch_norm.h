@@ -8,9 +8,9 @@
 // concatenated batch. In evaluation mode it computes the same as BatchNorm. Inputs have the shape [N, C] or
 // [N, C, ...] and any floating-point type; statistics are computed in float32, or in float64 for float64.
 //
-// The group must run no other collectives, because backward runs these collectives between those of the
-// gradients: use for example `group.split(0)`. Collectives block; forward() and backward() throw their
-// errors. Not thread-safe. For ranks with different numbers of batches, see SyncBatchNorms.
+// Backward runs these collectives between the collectives that reduce gradients. So the group must run no
+// other collectives: use for example `group.split(0)`. Collectives block; forward() and backward() throw
+// their errors. Not thread-safe. For ranks with different numbers of batches, see SyncBatchNorms.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -31,8 +31,9 @@ class WEFT_EXPORT SyncBatchNormImpl final : public BatchNormVariant<SyncBatchNor
   at::Tensor forward(const at::Tensor& input);  // of the input's shape
   void pretty_print(std::ostream& stream) const override;
 
-  // Take part in the collectives of a forward and of a backward with an empty batch. The other ranks' inputs
-  // must have the dtype and device of the parameters or, without parameters, of the running statistics.
+  // Take part, with an empty batch, in the collectives of a forward and of a backward. The other ranks'
+  // inputs must have the dtype and device of the parameters or, without parameters, of the running
+  // statistics.
   void shadow_forward();
   void shadow_backward();
 
@@ -46,7 +47,7 @@ TORCH_MODULE(SyncBatchNorm);
 // Replaces each BatchNorm1d, 2d and 3d within torch::nn::Sequential containers, at any depth, by a
 // SyncBatchNorm with its parameters and buffers, and returns the names of the replaced modules. Call it
 // before the optimizer and the DistributedDataParallel are created. failed_precondition: a BatchNorm is a
-// member of another module, whose holder cannot be replaced from outside: declare the member as a
+// member of another module, whose holder cannot be replaced from outside. Declare such a member as a
 // SyncBatchNorm.
 WEFT_EXPORT std::vector<std::string> convert_sync_batch_norm(torch::nn::Module& module,
                                                              const collectives::Group& group);

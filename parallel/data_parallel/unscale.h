@@ -23,8 +23,8 @@ class Optimizer;
 
 namespace weft::data_parallel {
 
-// All ranks call it, and it blocks. Undefined gradients are ignored. If a gradient is not finite on any rank,
-// it returns false on all ranks, and the gradients' values are unspecified.
+// All ranks call it, and it blocks. Undefined gradients are ignored. If at least one rank has a gradient that
+// is not finite, the function returns false on all ranks, and the gradients' values are unspecified.
 WEFT_EXPORT bool unscale_gradients(const collectives::Group& group, const torch::optim::Optimizer& optimizer,
                                    double factor);
 WEFT_EXPORT bool unscale_gradients(const collectives::Group& group, std::vector<at::Tensor> gradients,

@@ -4,9 +4,9 @@
 // stays zero. It gathers the integers of all ranks, with a scale and a zero point for each block, in one
 // all_gather, and averages them in the gradients' type. With R ranks, a rank receives R - 1 bytes per
 // element; in a ring all-reduce of float32 it receives 8 (R - 1) / R bytes. So with more than 8 ranks, a rank
-// receives more bytes than in an all-reduce. The error of an average is at most half a scale, (max - min) /
-// 510 of the block. If a block has an infinite or NaN value, the whole block becomes NaN, so that a program
-// with a GradScaler skips the step.
+// receives more bytes than in an all-reduce. The scale of a block is (max - min) / 255. The error of an
+// average is at most half a scale. If a block has an infinite or NaN value, the whole block becomes NaN, so
+// that a program with a GradScaler skips the step.
 //
 // Complex gradients are quantized as pairs of real numbers. Stateless between iterations. Not thread-safe.
 #pragma once

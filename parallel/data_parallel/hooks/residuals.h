@@ -20,7 +20,7 @@ class WEFT_EXPORT Residuals {
   // Sets `sum` to the gradient plus the residual of the parameter; the residual is zero afterwards. If the
   // parameter has no residual, `sum` becomes a copy of the gradient. sum may be the tensor that was given to
   // keep().
-  // invalid_argument: the residual, which was loaded, has another shape than the gradient.
+  // invalid_argument: a loaded residual has another shape than the gradient.
   void take(std::size_t parameter, const at::Tensor& sum, const at::Tensor& gradient);
   // Sets the residual to this tensor, without a copy. The caller must not change the tensor until the next
   // take().

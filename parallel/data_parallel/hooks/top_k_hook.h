@@ -6,9 +6,9 @@
 // that results do not depend on the bucket plan. With R ranks, each rank receives R k elements, and for each
 // of them a position (4 bytes; 8 bytes in buckets of 2^31 elements or more): a ratio below 1 / R saves bytes.
 //
-// If no rank computes a gradient of a parameter in an iteration, the part of its residual that this iteration
-// sends is lost. Source: Aji and Heafield, 2017; Lin et al., Deep Gradient Compression, 2018. Not
-// thread-safe.
+// If no rank computes a gradient of a parameter in an iteration, the iteration may still send a part of the
+// parameter's residual. This part is lost. Source: Aji and Heafield, 2017; Lin et al., Deep Gradient
+// Compression, 2018. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
@@ -44,12 +44,12 @@ class WEFT_EXPORT TopKHook final : public CommunicationHook {
   // The elements of one gradient.
   struct Part {
     std::int64_t begin, count;  // their range in the bucket's buffer
-    std::int64_t chosen, k;     // its elements among the sent ones: the index of the first, and their number
+    std::int64_t chosen, k;     // the sent elements: the index of the first in the message, and their number
   };
   struct Bucket {
     at::Tensor of;                         // the bucket's buffer, for which this was planned
     std::vector<Part> parts;               // by gradient
-    at::Tensor flat;                       // laid out like the buffer: gradients + residuals, then residuals
+    at::Tensor flat;                       // laid out like the buffer; after choose(): the elements not sent
     std::vector<at::Tensor> sums;          // views of `flat`, by gradient
     at::Tensor gathered, own;              // [ranks, bytes]; the row of this rank
     std::int64_t elements = 0;             // the number that a rank sends

@@ -51,20 +51,20 @@ struct AllReduceOptimizerOptions {
   // not reach a parameter contributes a zero. This zero is sparse if the parameter belongs to an Embedding or
   // EmbeddingBag with the option `sparse`, or had a sparse gradient before.
   bool sparse_as_dense = false;
-  // Parameters, by name, whose gradients are reduced in one launch each. Parameters that are not named are
-  // reduced as the planner fuses them.
+  // Each entry has the names of some parameters, whose gradients are reduced in one launch. The planner
+  // decides how the gradients of all other parameters are fused.
   std::vector<std::vector<std::string>> groups = {};
-  // The type in which dense gradients are sent: float16, bfloat16, or float32 for float64
+  // The type in which dense gradients are sent: float16, bfloat16 or, for gradients in float64, float32
   // (hooks/cast_hook.h). The gradients themselves keep their type.
   std::optional<at::ScalarType> compression = {};
   // Combine the ranks' steps by Adasum (hooks/adasum_hook.h) instead of averaging their gradients: step()
   // runs the optimizer with this rank's gradients, and then combines the ranks' changes of each parameter.
-  // The gradients and the optimizer's state stay those of this rank: clip gradients before step().
-  // synchronize() and skip_synchronize() then fail with failed_precondition. The number of ranks must be a
-  // power of two, all parameters must be on one device, op, gradient_predivide_factor and groups must have
+  // The gradients and the optimizer's state stay those of this rank: clip gradients before step(). With
+  // `adasum`, synchronize() and skip_synchronize() fail with failed_precondition. The number of ranks must be
+  // a power of two, all parameters must be on one device, op, gradient_predivide_factor and groups must have
   // their defaults, and no rank may call join().
   bool adasum = false;
-  std::string prefix = "gradient.";  // of the names in the reduction; each optimizer needs another one
+  std::string prefix = "gradient.";  // of the names in the reduction; differs between optimizers
 };
 
 class WEFT_EXPORT AllReduceOptimizer {

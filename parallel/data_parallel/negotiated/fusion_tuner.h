@@ -1,10 +1,11 @@
 // FusionTuner: searches for the fusion threshold and the cycle time with the most bytes per second.
 //
 // A coordinate search over a grid. It measures each threshold with the present cycle time and selects the
-// best one, then each cycle time with that threshold, and so on until a round changes neither. The score of a
-// point is the median of its windows; the first window after a change is a warm-up and does not count. It is
-// deterministic and reads no clock: equal windows lead to equal settings. Not thread-safe. Horovod's
-// parameter manager (Sergeev and Del Balso, 2018) uses the same method with a Bayesian search.
+// best one, then each cycle time with that threshold, and so on until a round changes neither. The caller
+// measures a point in several windows of time. The score of the point is their median; the first window after
+// a change is a warm-up and does not count. The search is deterministic and reads no clock: equal windows
+// lead to equal settings. Not thread-safe. Horovod's parameter manager (Sergeev and Del Balso, 2018) uses the
+// same method with a Bayesian search.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -44,7 +45,8 @@ class WEFT_EXPORT FusionTuner {
 
   FusionSettings settings() const;     // the settings to use now; if done(), the best ones
   bool done() const { return done_; }  // a round has changed nothing
-  // Call it after each window. bytes: reduced in the window with the present settings. seconds: its duration.
+  // Call it after each window. bytes: the number of bytes that were reduced in the window, with the present
+  // settings. seconds: the duration of the window.
   void add(std::uint64_t bytes, double seconds);
 
   // A measured point: the median of its windows.

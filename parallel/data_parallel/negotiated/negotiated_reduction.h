@@ -71,7 +71,7 @@ class WEFT_EXPORT NegotiatedReduction {
   NegotiatedReduction(const NegotiatedReduction&) = delete;
   NegotiatedReduction& operator=(const NegotiatedReduction&) = delete;
 
-  // This rank, and the number of ranks, of the group.
+  // The rank of this agent in the group, and the number of ranks.
   int rank() const;
   int size() const;
   // Creates another group of these ranks, for other collectives. All ranks call it; it blocks.
@@ -90,11 +90,11 @@ class WEFT_EXPORT NegotiatedReduction {
                                ReductionCall call = {});
 
   // Declares that this rank makes no further requests until all ranks have joined. It is for ranks with
-  // different numbers of batches. Until then, this rank contributes zeros to sums and averages of the other
-  // ranks, and no rows to sparse tensors; averages still divide by the number of all ranks. Requests of other
-  // ranks with other operations fail with failed_precondition. Completes when all ranks have joined, with the
-  // rank that joined last. failed_precondition: this rank has joined already, or a rank has destroyed its
-  // NegotiatedReduction.
+  // different numbers of batches. Until all ranks have joined, this rank contributes zeros to sums and
+  // averages of the other ranks, and no rows to sparse tensors; averages still divide by the number of all
+  // ranks. If another rank requests an operation other than sum or avg, that request fails with
+  // failed_precondition. The future completes when all ranks have joined; its value is the rank that joined
+  // last. failed_precondition: this rank has joined already, or a rank has destroyed its NegotiatedReduction.
   rpc::Future<int> join();
 
   // Fails all requests on all ranks with `aborted`.

@@ -66,10 +66,10 @@ class WEFT_EXPORT ReductionPlanner {
   // ranks: the number of ranks.
   explicit ReductionPlanner(int ranks) : ranks_(ranks) {}
 
-  // A rank requests a name again only after its launch was planned.
+  // A rank requests a name again only after the launch of that name was planned.
   void add(int rank, ReductionRequest request, Time now);
-  // This rank makes no further requests. Requests that still need it fail with failed_precondition, now and
-  // later.
+  // This rank makes no further requests. Requests that still need this rank fail with failed_precondition,
+  // now and later.
   void close(int rank);
   bool is_closed(int rank) const { return closed_.contains(rank); }
   // This rank makes no further requests until all ranks have joined.
@@ -77,25 +77,26 @@ class WEFT_EXPORT ReductionPlanner {
   // Whether some request of this rank is not planned yet.
   bool has_requests_of(int rank) const;
 
-  // The bytes of the requests that are ready and not planned, and whether there are any.
+  // ready_bytes(): the bytes of the requests that are ready and not planned. has_ready(): whether such a
+  // request exists, or a join has ended (take_join_end()).
   std::uint64_t ready_bytes() const { return ready_bytes_; }
   bool has_ready() const { return !ready_.empty() || join_end_; }
-  bool has_waiting() const { return !waiting_.empty(); }  // for ranks
+  bool has_waiting() const { return !waiting_.empty(); }  // a request waits for ranks
   // Plans all ready requests. fusion_bytes: the maximum size of a launch of several requests. max_request: a
   // larger request in host memory is launched alone.
   std::vector<ReductionLaunch> plan(std::uint64_t fusion_bytes,
                                     std::uint64_t max_request = std::numeric_limits<std::uint64_t>::max());
 
-  // Returns the end of a join once. Call it after plan(), whose launches contain all requests from before the
-  // end.
+  // Returns the end of a join; a further call returns nullopt. Call it after plan(): the launches of plan()
+  // contain all requests that were made before the end.
   struct JoinEnd {
     int last = 0;            // the rank that joined last
     std::string error = {};  // not empty: a rank has closed, and cannot join
   };
   std::optional<JoinEnd> take_join_end() { return std::exchange(join_end_, std::nullopt); }
 
-  // A request that some ranks are ready for, the first of them since `since`, and that the missing ranks have
-  // not made.
+  // A name that the ranks in `ready` have requested, the first of them at `since`, and that the ranks in
+  // `missing` have not requested.
   struct Stall {
     std::string name;
     Time since;
@@ -104,7 +105,7 @@ class WEFT_EXPORT ReductionPlanner {
   };
   // The requests that have waited for `limit` or longer at `now`, the oldest first.
   std::vector<Stall> stalled(Time now, std::chrono::nanoseconds limit) const;
-  std::optional<Time> oldest() const;  // first request for a name that is not ready; none: no such name
+  std::optional<Time> oldest() const;  // the earliest Stall::since; nullopt: no request waits
 
  private:
   struct Entry {
@@ -123,7 +124,7 @@ class WEFT_EXPORT ReductionPlanner {
   void end_join(int last);
 
   const int ranks_;
-  std::map<std::string, Entry> waiting_;  // for ranks
+  std::map<std::string, Entry> waiting_;  // by name: requests that wait for ranks
   std::vector<Ready> ready_;
   std::uint64_t ready_bytes_ = 0;
   std::set<int> closed_, joined_;

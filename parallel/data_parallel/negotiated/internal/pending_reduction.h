@@ -19,7 +19,7 @@ struct PendingReduction {
   std::uint64_t bytes = 0;  // of all its tensors
   ReductionTimeline::Times times = {};
   std::size_t place = 0;                   // as in ReductionForm
-  at::Tensor sparse_result = {};           // the caller's tensor, if tensors has its coalesced values
+  at::Tensor sparse_result = {};           // the caller's sparse tensor; `tensors` has a coalesced copy
   std::optional<c10::Event> written = {};  // on a device: when the caller's stream has the tensors
   bool is_zero = false;                    // zeros of a rank that has joined; no caller waits for it
 

@@ -2,8 +2,8 @@
 // when each plan is sent.
 //
 // Ready requests are planned at once if waiting for further ones gains nothing: no launch is in flight, and
-// no request waits for a rank. Otherwise they are planned when this becomes the case, when they reach the
-// fusion threshold, or after one cycle.
+// no request waits for a rank. Otherwise they are planned as soon as both are true, or their bytes reach the
+// fusion threshold, or one cycle has passed.
 //
 // Owned by rank 0's NegotiatedReduction. Its functions run on the loop. It holds no group: `deliver` sends a
 // plan to another rank, and for rank 0 executes the plan.

@@ -3,10 +3,10 @@
 // adds them.
 //
 // ReductionLane: where the launches for host memory, or for one device, run. On a device, one stream runs the
-// collectives. Another stream, which nothing blocks for longer, copies the results.
+// collectives. Another stream copies the results, so that the copies do not wait for later collectives.
 //
-// FusionMemory: memory of the group into which launches copy tensors, and which collectives do not copy. It
-// is kept for later launches. Thread-safe.
+// FusionMemory: memory of the group (Group::empty()), into which launches copy tensors. Collectives use it
+// without a further copy. It is kept for later launches. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -64,8 +64,8 @@ class ReductionRun {
   std::vector<PendingReduction> reductions;
 
  private:
-  // Calls one of the functions with each tensor and its part of flat_: copy_bytes if the tensor is contiguous
-  // and in host memory.
+  // For each tensor, calls copy_bytes if the tensor is contiguous and in host memory, otherwise copy. The
+  // arguments are the tensor's part of flat_ and the tensor.
   template <class Copy, class CopyBytes>
   void for_each_part(Copy copy, CopyBytes copy_bytes) const;
 

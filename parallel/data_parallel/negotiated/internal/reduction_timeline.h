@@ -16,7 +16,7 @@ namespace weft::data_parallel {
 
 class ReductionTimeline {
  public:
-  // The times of one request, by the tracer's clock. 0: not reached.
+  // The times of one request, by the tracer's clock. 0: the request has not reached this time.
   struct Times {
     std::int64_t made = 0, planned = 0, fused = 0;
   };
