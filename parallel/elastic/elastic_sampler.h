@@ -55,12 +55,12 @@ class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<>
   // Sets the number of the epoch, which determines the order of its samples. Call it before the epoch. If it
   // is the present epoch, the call has no effect, and the epoch continues after its processed samples.
   void set_epoch(std::uint64_t epoch);
-  // The epoch, and the number of its samples that all ranks have processed. set_progress() continues the
-  // epoch at that sample; batches that were fetched and not recorded are dropped.
+  // progress(): the epoch, and the number of its samples that all ranks have processed. set_progress() sets
+  // both, and drops batches that were fetched and not recorded.
   std::uint64_t epoch() const { return progress().epoch; }
   EpochProgress progress() const;
   void set_progress(const EpochProgress& progress);
-  std::vector<std::size_t> processed() const;  // of this epoch, by all ranks: indices, in their order
+  std::vector<std::size_t> processed() const;  // indices, in the order of the epoch
 
   // The batches of a loader with this sampler. In the loop, round() describes the present batch. If record()
   // was not called for a batch, the next iteration throws failed_precondition.
@@ -71,7 +71,7 @@ class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<>
     return {*this, loader};
   }
   // For programs that do not use batches(): delivers the oldest batch that next() has returned. Throws
-  // failed_precondition if there is no such batch, or if the batch before was not recorded.
+  // failed_precondition if there is no such batch, or if the previous batch was not recorded.
   void deliver();
 
   Round round() const;  // of the delivered batch; without one it throws failed_precondition
@@ -92,7 +92,7 @@ class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<>
   std::shared_ptr<State> state_;
 };
 
-// The range that ElasticSampler::batches() returns. Both the sampler and the loader outlive it. Iterate over
+// The range that ElasticSampler::batches() returns. The sampler and the loader must outlive it. Iterate over
 // it once, on one thread: begin() starts the loader's next epoch.
 template <class Loader>
 class ElasticSampler::Batches {
@@ -103,7 +103,7 @@ class ElasticSampler::Batches {
   Batches(ElasticSampler& sampler, Loader& loader) : sampler_(&sampler), loader_(&loader) {}
 
   // An input iterator over the loader's batches, and its end. The constructor and ++ deliver the batch that
-  // they reach: they throw failed_precondition if the batch before was not recorded.
+  // they reach: they throw failed_precondition if the previous batch was not recorded.
   struct Sentinel {};
   class Cursor {
    public:

@@ -29,13 +29,13 @@ WEFT_EXPORT double warm_up_factor(double from, double to, std::uint64_t step, st
 
 struct LearningRateScale {
   int workers = 1;            // the number of workers for which the factor is 1
-  std::uint64_t warm_up = 0;  // steps after workers have joined
+  std::uint64_t warm_up = 0;  // the number of steps of a warm-up
 
   // The state, which next() changes.
   double factor = 1;        // of the latest step
   int present = 0;          // the number of workers in the latest step; 0: there was no step
   double from = 1;          // the factor before the last change of the number of workers
-  std::uint64_t steps = 0;  // since that change
+  std::uint64_t steps = 0;  // the steps since that change
 
   // Counts a step and returns its factor. All ranks call it once in each step; with State::step(), in the
   // function that applies the step. present_workers: the size of the generation's group. invalid_argument: a

@@ -44,7 +44,7 @@ enum class Outcome : std::uint8_t {
 struct Change {
   collectives::Group group;
   std::uint64_t generation = 0;
-  std::vector<std::string> joined = {}, gone = {};  // names, compared with this worker's generation before
+  std::vector<std::string> joined = {}, gone = {};  // the names of workers
   // The rank whose state all ranks have got. nullopt: all ranks already had the same state.
   std::optional<int> synced_from = {};
 };
@@ -57,11 +57,11 @@ WEFT_EXPORT WorkerLimits launcher_limits();
 // The options of run(). `name` and `workers` are equal on all workers of a training.
 struct RunOptions {
   std::string name = "train";  // each training of a job needs another name
-  // Below the minimum, training waits; workers above the maximum are spares. If a program sets one field, all
-  // limits of the launcher are replaced.
+  // Below the minimum, training waits; workers above the maximum are spares. If a program sets `workers`, it
+  // replaces all limits of the launcher, even if it sets one field only.
   WorkerLimits workers = launcher_limits();
-  // The time for which run() waits while there are fewer workers than the minimum. Then it throws
-  // deadline_exceeded. After a sixtieth of this time, a worker that waits logs the reason.
+  // If there are fewer workers than the minimum for this time, run() throws deadline_exceeded. A worker that
+  // has waited for a sixtieth of this time logs the reason.
   std::chrono::nanoseconds patience = std::chrono::minutes{10};
   // After a failure, the next generation excludes a worker that does not answer within this time.
   std::chrono::nanoseconds silence = std::chrono::seconds{5};
@@ -73,8 +73,8 @@ struct RunOptions {
   std::optional<std::uint64_t> max_changes = {};
 
   collectives::GroupOptions group = {};  // run() sets its name and members
-  // Called on all ranks before the body, in every generation. Give the new group to objects that outlive the
-  // body here (ddp->set_group(change.group)).
+  // Called on all ranks before the body, in every generation. Use this function to give the new group to
+  // objects that outlive the body (ddp->set_group(change.group)).
   std::function<void(const Change&)> on_change = {};
 };
 

@@ -7,7 +7,7 @@
 // The program commits at the end of a step, on all ranks at the same steps. After a failure run() restores
 // the last commit on the survivors, and gives all ranks the state of the rank with the most commits. If
 // workers want to join or leave, a commit throws WorkersChanged on all ranks at the same step. The objects
-// outlive the State. Not thread-safe, except leave().
+// must outlive the State. Not thread-safe, except leave().
 //
 // With step() instead, each step is a transaction: all ranks apply it, or none does. After a failure the
 // survivors continue from the last step that was applied, without a copy of the state.
@@ -191,7 +191,7 @@ class WEFT_EXPORT State {
   void count_commit();
   void sync_later(const collectives::Group& group, const SyncPlan& plan, std::uint64_t commits);
   void receive();
-  bool take_received();  // installs the state that has arrived; false: none has
+  bool take_received();  // installs the state that has arrived; false: no state has arrived
   void end_body();
   Vote vote(Vote own);
   std::vector<ShardedPart*> sharded_parts() const;

@@ -1,13 +1,13 @@
-// StatePart: one object that training must keep: a module, an optimizer, a value. For types that State::add()
-// does not support, a program derives its own part.
+// StatePart: one object that training must keep, such as a module, an optimizer or a value. For types that
+// State::add() does not support, a program derives its own part.
 //
 // A part has the live object and copies of it: the commit, and for State::step() the mark, which is a copy of
-// the data that a step changes before it is applied. The thread that trains makes all calls.
+// the data that a step changes before the step is applied. The thread that trains makes all calls.
 //
-// ShardedPart: a part of which each rank has a shard, such as a sharded optimizer. The shard of a worker that
-// dies is lost, so a commit also keeps copies of other ranks' shards. A commit has two steps: all ranks stage
-// their copies, and commit() confirms them when all ranks have done so. Until then the previous commit is
-// kept too.
+// ShardedPart: a part that is split over the ranks, such as a sharded optimizer: each rank has one shard. The
+// shard of a worker that dies is lost, so a commit also keeps copies of other ranks' shards. A commit has two
+// steps: all ranks stage their copies, and commit() confirms them when all ranks have done so. Until then the
+// previous commit is kept too.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -24,7 +24,7 @@ class WEFT_EXPORT StatePart {
  public:
   virtual ~StatePart() = default;
 
-  virtual std::string kind() const = 0;  // "module": compared between the ranks
+  virtual std::string kind() const = 0;  // such as "module"; compared between the ranks
   virtual void commit() = 0;             // copies the live object, into the memory of the previous copy
   virtual void restore() = 0;            // restores the live object from the last commit()
   // For training with State::step(). mark() copies the data that forward and the training loop change, such
@@ -50,7 +50,8 @@ class WEFT_EXPORT ShardedPart : public StatePart {
   // Copies the live shard for the commit of this number. If a group is given, the call is a collective in
   // which the ranks exchange copies.
   virtual void stage(std::uint64_t number, const collectives::Group* group) = 0;
-  // Invalidates the copies: they belong to another training, or other workers have trained without this one.
+  // Invalidates the copies. Called if they belong to another training, or if other workers have trained
+  // without this one.
   virtual void forget() = 0;
   // A collective at the beginning of each generation: the ranks combine the commit of this number from their
   // copies, and divide it among themselves. The result becomes each rank's live object and commit.

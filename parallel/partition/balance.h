@@ -29,9 +29,9 @@ WEFT_EXPORT std::vector<std::size_t> exact_partition(std::span<const double> cos
 // time.
 WEFT_EXPORT Partition balance_by_time(const Profile& profile, std::size_t stages);
 WEFT_EXPORT Partition balance_exactly(const Profile& profile, std::size_t stages);
-// The cost of a layer is its bytes of activations plus parameter_copies times its bytes of parameters: for
-// the parameters, their gradients and the optimizer's state. Use 2 to 3 for SGD, and 4 to 5 for Adam
-// (torchgpipe's param_scale).
+// The cost of a layer is its bytes of activations plus parameter_copies times its bytes of parameters. The
+// copies are the parameters, their gradients and the optimizer's state. Use 2 to 3 for SGD, and 4 to 5 for
+// Adam (torchgpipe's param_scale).
 WEFT_EXPORT Partition balance_by_size(const Profile& profile, std::size_t stages,
                                       double parameter_copies = 2);
 

@@ -18,8 +18,8 @@ namespace weft::partition {
 // One stage and its replicas.
 struct Stage {
   std::vector<std::size_t> layers;  // indices into the profile, in topological order
-  // Copies of the stage that train on different micro-batches, at each level of the machine, innermost first:
-  // {4, 2} are the 4 workers of each of 2 hosts.
+  // The number of copies of the stage, which train on different micro-batches, at each level of the machine,
+  // innermost first. {4, 2}: copies on the 4 workers of each of 2 hosts.
   std::vector<std::size_t> replicas{1};
   std::vector<int> ranks;  // the ranks of the replicas; workers of a host have consecutive ranks
   double forward_seconds = 0, backward_seconds = 0;  // of one micro-batch on one replica
@@ -34,8 +34,8 @@ struct Stage {
 // The places at which a graph may be cut in two. For a chain, all three are the same.
 enum class Cuts {
   all,             // wherever data crosses the cut in one direction: at each antichain
-  whole_branches,  // not within a branch: consecutive layers next to other layers stay together
-  in_order,        // of the topological order
+  whole_branches,  // not within a branch: its consecutive layers stay together
+  in_order,        // between consecutive layers of the topological order
 };
 
 struct Partition {
@@ -50,7 +50,7 @@ struct Partition {
 };
 
 // Cuts the layers into stages with these numbers of layers. invalid_argument: their sum differs from the
-// number of layers, or one is 0.
+// number of layers, or one of them is 0.
 WEFT_EXPORT Partition cut_by_count(const Profile& profile, std::span<const std::size_t> layers);
 
 // Cuts the layers into `stages` stages whose numbers of layers differ by at most 1, larger stages first.
@@ -63,7 +63,7 @@ WEFT_EXPORT Partition cut_evenly(const Profile& profile, std::size_t stages);
 WEFT_EXPORT Partition cut_by_name(const Profile& profile, std::span<const std::string> names);
 
 // Returns the stage of these layers, which must be in topological order, with one replica and without ranks.
-// A layer outside of the stage that reads its outputs counts as part of a later stage.
+// If a layer outside of the stage reads an output of the stage, that layer counts as part of a later stage.
 WEFT_EXPORT Stage stage_of(const Profile& profile, std::vector<std::size_t> layers);
 
 // The profile with Layer::stage set, as PipeDream writes a partition.

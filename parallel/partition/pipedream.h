@@ -31,9 +31,10 @@ struct Level {
 // The formula for the time of a stage with m replicas. T: its compute time, or at upper levels the bottleneck
 // of one unit; W: bytes of parameters; B: bandwidth; a: bytes that cross a cut.
 enum class Objective {
-  // (T + 4 (m - 1) W / (m B)) / m. The gradients of the first stage of a level count 1 / units of the level
-  // below. Activations count only if a compression ratio r is given: a stage takes at least 2 a / (m B r) for
-  // its input and for its output. Next to branches `a` may have outputs that do not cross the cut.
+  // (T + 4 (m - 1) W / (m B)) / m. For the first stage at each level, the term of W is divided by the number
+  // of units of the level below. Activations count only if a compression ratio r is given. A stage then takes
+  // at least 2 a / (m B r), for the larger of its input and its output. In a graph with branches, `a` may
+  // include outputs that do not cross the cut.
   pipedream_code,
   // max(T, 2 (m - 1) W / B) / m. A cut takes 2 a / (B r), and r is 1 if it is not given.
   pipedream_paper,
@@ -49,12 +50,13 @@ struct PipeDreamOptions {
   Objective objective = Objective::pipedream_code;
   bool straight = false;                                        // no replicas: as many stages as workers
   bool fewer_workers = false;                                   // leave workers idle where that is faster
-  std::optional<double> activation_compression = std::nullopt;  // bytes before per byte after
+  std::optional<double> activation_compression = std::nullopt;  // uncompressed / compressed bytes
   // The memory of each worker. A replica keeps the parameters and activations of each micro-batch in flight.
   // The number of these micro-batches is the number of workers from its stage to the end, divided by the
   // replicas and rounded up. This number may include workers that fewer_workers leaves idle.
   std::optional<double> memory_bytes = std::nullopt;
-  // nullopt: the first of all, whole_branches and in_order that has at most max_cuts cuts.
+  // nullopt: pipedream() uses the first of Cuts::all, Cuts::whole_branches and Cuts::in_order that has at
+  // most max_cuts cuts.
   std::optional<Cuts> cuts = std::nullopt;
   // The maximum number of cuts for Cuts::all and whole_branches. The run time grows with its square. nullopt:
   // a number with which 16 workers take a few seconds: 1,500 with levels and a memory limit, 2,500 with

@@ -28,7 +28,8 @@ auto make_layers(const Partition& partition, int rank, Make&& make) {
   return made;
 }
 
-// Pairs of stages of which the second reads outputs of the first, skip connections included; ascending.
+// Pairs of stages in ascending order. The second stage of each pair reads outputs of the first; skip
+// connections are included.
 WEFT_EXPORT std::vector<schedule::Edge> edges_of(const Profile& profile, const Partition& partition);
 
 // PipeDream's schedule of `microbatches` micro-batches over the ranks of the partition, with edges_of(). A

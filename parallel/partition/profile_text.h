@@ -7,9 +7,9 @@
 //
 // A line that does not begin with white space is a layer: name, description, figures, and optionally its
 // stage. FIGURES is "forward_compute_time=1.250, backward_compute_time=2.500, activation_size=64.000,
-// parameter_size=80.000". Times are milliseconds, sizes bytes. An activation size may be a list,
-// `[4.0; 8.0]`, and is then its sum. A line that begins with white space is an edge. Empty lines are skipped;
-// repeated edges count once.
+// parameter_size=80.000". Times are milliseconds, sizes bytes. If an activation size is a list, such as
+// `[4.0; 8.0]`, the sum of the list counts. A line that begins with white space is an edge. Empty lines are
+// skipped; repeated edges count once.
 #pragma once
 
 #include <weft/parallel/partition/profile.h>

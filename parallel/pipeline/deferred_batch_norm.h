@@ -54,12 +54,12 @@ TORCH_MODULE(DeferredBatchNorm);
 
 // Replaces each BatchNorm1d, 2d and 3d that has running statistics, within torch::nn::Sequential containers,
 // at any depth, by a DeferredBatchNorm with its parameters and buffers, and returns the names of the replaced
-// modules. failed_precondition if such a BatchNorm is a member of another module: declare it as a
+// modules. failed_precondition: such a BatchNorm is a member of another module. Declare this member as a
 // DeferredBatchNorm. Call it before the model is cut into stages and the optimizer is created.
 WEFT_EXPORT std::vector<std::string> convert_deferred_batch_norm(torch::nn::Module& module);
 
 // Ends the mini-batch of all DeferredBatchNorms of the stages in this process. Executors call it after a
-// step. completed: true: calls end_minibatch(); false: calls drop_minibatch().
+// step. If `completed` is true, it calls end_minibatch(), otherwise drop_minibatch().
 WEFT_EXPORT void end_minibatch(const StageGraph& graph, bool completed);
 
 }  // namespace weft::pipeline

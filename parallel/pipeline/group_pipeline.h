@@ -19,8 +19,9 @@
 // With GroupPipelineOptions::optimizer the stages step their parameters, as in LocalPipeline. This supports
 // PipeDream's schedules, also with replicated stages. Replicas start with the values of the first replica and
 // keep equal parameters; their buffers, such as the statistics of batch norms, may differ. To train several
-// pipelines on different data, give each stage's counterparts a group: GroupPipelineOptions::data_parallel.
-// With GroupPipelineOptions::sharded each of these ranks has a part of the stage's parameters:
+// pipelines on different data, create a group of the ranks that compute the same stages in all pipelines, and
+// set GroupPipelineOptions::data_parallel. With GroupPipelineOptions::sharded, each of these ranks has a part
+// of the stages' parameters:
 //
 //   pipeline::GroupPipeline pipeline{
 //       mesh.group("pipeline"), graph, schedule,
@@ -67,7 +68,7 @@ struct GroupPipelineOptions {
   // The device of this rank's stages; nullopt: the stages stay on their devices, and values are sent through
   // host memory.
   std::optional<c10::Device> device = {};
-  bool values_through_host = false;  // also between GPUs; equal on all ranks
+  bool values_through_host = false;  // true: also values between GPUs; equal on all ranks
   // The timeout of a stage that waits for a value, of a gather, and of a reduction.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
 };
@@ -84,13 +85,13 @@ class WEFT_EXPORT GroupPipeline {
   // All ranks call it. graph: must have the modules of this rank's stages. schedule: must have as many ranks
   // as the group; it needs no messages. invalid_argument: the schedule does not fit the graph or the group;
   // the ranks have different cuts, schedules or optimizers; a stage of this rank has no module; stages of two
-  // ranks share a parameter (tie copies: LayerGraph::tie); there is no loss; or the schedule has optimizer
+  // ranks share a parameter (use LayerGraph::tie instead); there is no loss; or the schedule has optimizer
   // steps and there is no optimizer. unsupported: NCCL does not connect ranks on GPUs; ties together with an
   // optimizer or with replicated stages; replicated stages, or optimizer steps in the schedule, together with
   // GroupPipelineOptions::data_parallel.
   // For sharded stages, invalid_argument: data_parallel is not given, a stage is computed without an UNSHARD,
-  // two stages share a parameter or have parameters of the same name, or sharded::units_of() refuses it;
-  // unsupported: ties, an optimizer in the options, or a rank's stages on several devices;
+  // two stages share a parameter or have parameters of the same name, or sharded::units_of() refuses a
+  // parameter; unsupported: ties, an optimizer in the options, or a rank's stages on several devices;
   // failed_precondition: the ranks of data_parallel have different stages.
   GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
                 GroupPipelineOptions options);
@@ -103,8 +104,8 @@ class WEFT_EXPORT GroupPipeline {
   // invalid_argument: no rows, different numbers of rows, or a tensor that requires grad.
   // failed_precondition: the schedule has no backward.
   GroupStep step(const Values& inputs, const Values& targets);
-  // Continues with these groups, in place, after pipelines were lost or added. All ranks of all pipelines
-  // call it, between steps or after a step has failed. A rank of a new pipeline constructs the GroupPipeline
+  // Replaces the groups of this object, after pipelines were lost or added. All ranks of all pipelines call
+  // it, between steps or after a step has failed. A rank of a new pipeline constructs the GroupPipeline
   // instead. If its stages are sharded, it first gives the constructor a data_parallel group of one rank, and
   // then also calls set_groups(). group: must have as many ranks as before, with this rank in its previous
   // place. data_parallel: set it if and only if it was set before. Parameters and buffers get the values of
@@ -121,8 +122,9 @@ class WEFT_EXPORT GroupPipeline {
   // learning rate and state; do not call its step() and move_to(). failed_precondition: there is no
   // optimizer.
   dist_optim::StepTarget& optimizer(int stage);
-  // The parts that this rank has of its stages' parameters, for an optimizer and for checkpoints, with the
-  // names that the stages' modules give them. failed_precondition: GroupPipelineOptions::sharded is not set.
+  // This rank's parts of the parameters of its stages, for an optimizer and for checkpoints. They have the
+  // names that the parameters have in the stages' modules. failed_precondition: GroupPipelineOptions::sharded
+  // is not set.
   const sharded::ShardedUnits& sharded() const;
   const StageGraph& graph() const;
   const schedule::Schedule& schedule() const;  // with the graph's edges

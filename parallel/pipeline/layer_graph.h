@@ -2,8 +2,8 @@
 //
 //   pipeline::LayerGraph layers() {
 //     pipeline::LayerGraph model;
-//     model.add("conv", [] { return torch::nn::Conv2d(3, 64, 7); });   // of the step's first input
-//     model.add("relu", [] { return torch::nn::ReLU(); });             // of the layer before
+//     model.add("conv", [] { return torch::nn::Conv2d(3, 64, 7); });   // reads the step's first input
+//     model.add("relu", [] { return torch::nn::ReLU(); });             // reads the layer before
 //     const int trunk = model.add("trunk", [] { return Trunk(64); });
 //     model.add("head", [] { return Head(64); });
 //     return model;

@@ -18,7 +18,7 @@ class WEFT_EXPORT LeafGradients final : public dist_autograd::GradientSink {
   // Adds the gradients to `.grad`, or to another sink, and clears them.
   void publish();
   void publish(dist_autograd::GradientSink& to);
-  // Removes and returns the sum of a leaf; undefined if it has none.
+  // Removes and returns the sum of a leaf; undefined if the leaf has no gradient.
   at::Tensor take(const at::Tensor& leaf);
   void clear() { sums_.clear(); }
 

@@ -17,8 +17,8 @@
 //
 // With LocalOptions::optimizer the stages step their parameters, at the optimizer steps of the schedule or,
 // if it has none, at the end of the step; `.grad` is not used. In schedule::pipedream() each micro-batch is a
-// batch. In schedule::pipedream_2bw() each of several groups of micro-batches is a batch. An optimizer step
-// uses the mean over the micro-batches since the previous one.
+// batch. In schedule::pipedream_2bw() the micro-batches form groups, and each group is a batch. An optimizer
+// step uses the mean over the micro-batches since the previous optimizer step.
 //
 // A stage may block. The threads have the LibTorch thread state (autocast) and the current streams of the
 // thread that called step(). If a stage throws, step() throws an rpc::Error with the stage, the micro-batch
@@ -45,8 +45,8 @@ struct LocalOptions {
   // The optimizer of each stage's parameters that require grad when the pipeline is created. If it is set,
   // stages must not share parameters.
   std::optional<dist_optim::OptimizerSpec> optimizer = {};
-  // The devices by rank of the schedule; empty: the parameters and inputs stay on their devices. unsupported:
-  // stages on several devices share a parameter.
+  // The device of each rank of the schedule; empty: the parameters and inputs stay on their devices.
+  // unsupported: stages on several devices share a parameter.
   std::vector<c10::Device> devices = {};
   // The time for which a stage waits for a value. When it expires, the step fails with deadline_exceeded,
   // which names the actions that the ranks are computing.

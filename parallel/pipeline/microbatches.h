@@ -20,10 +20,10 @@ struct Microbatches {
 // another number of rows, or a tensor requires grad.
 WEFT_EXPORT std::int64_t rows_of(const Values& inputs, const Values& targets);
 
-// Parts of `rows` rows that differ by one row at most; if there are fewer rows than `count`, each row is a
-// part. Either list may be empty or have undefined tensors. Each part has a separate version counter, so that
-// an operator may change it in place. mean_loss: true: the weight of a part is its share of the rows; false:
-// 1.
+// Splits `rows` rows into `count` parts whose sizes differ by at most one row; if there are fewer rows than
+// `count`, each row is a part. Either list may be empty or have undefined tensors. Each part has a separate
+// version counter, so that an operator may change it in place. If mean_loss is true, the weight of a part is
+// its share of the rows, otherwise 1.
 WEFT_EXPORT Microbatches split_rows(const Values& inputs, const Values& targets, std::int64_t rows, int count,
                                     bool mean_loss);
 

@@ -23,7 +23,7 @@ namespace weft::pipeline {
 // How layers are measured.
 struct ProfileOptions {
   int rounds = 5;   // times are medians of this many runs of each layer
-  int warm_up = 1;  // runs before these
+  int warm_up = 1;  // runs before the measured ones
   // The names of the layers. Empty: the names in the Sequential or LayerGraph, or "layer0", "layer1" ...
   std::vector<std::string> names = {};
   // What the bytes of a layer's activations include. outputs: the layer's outputs, as in PipeDream. kept: all

@@ -33,13 +33,13 @@ namespace weft::pipeline {
 
 using Values = std::vector<at::Tensor>;
 
-// The position in the step of a forward that a stage, or a layer of the stage, computes.
+// Describes one forward of a stage, or of a layer in it: its place in the step.
 struct StepPosition {
   int stage = 0;
   int microbatch = 0;
-  // Whether this is the first forward or recomputation of the stage since its weights changed, or since the
-  // start of the step. A module that caches casts of its weights between micro-batches must compute the casts
-  // again if this value is true (is_first_microbatch in Transformer Engine).
+  // Whether this is the stage's first forward or recomputation in the step, or the first after the stage's
+  // weights have changed. A module that caches casts of its weights between micro-batches must compute the
+  // casts again if this value is true (is_first_microbatch in Transformer Engine).
   bool is_first_microbatch = true;
 };
 

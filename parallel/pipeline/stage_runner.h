@@ -39,8 +39,8 @@ class WEFT_EXPORT StageRunner {
   // gradient. Returns the outputs of the stage. The outputs for which the backward needs gradients require
   // grad.
   Values forward(int microbatch, const Values& inputs, Keep keep);
-  // Computes a forward with Keep::inputs again, with the same random numbers, and without a change of the
-  // module's buffers. Pass the outputs of recompute() to add_root(), not those of forward().
+  // Computes again a forward that ran with Keep::inputs. The random numbers are the same, and the module's
+  // buffers do not change. Pass the outputs of recompute() to add_root(), not those of forward().
   // failed_precondition: an input was changed in place after the forward.
   Values recompute(int microbatch);
   // Call it before the backward, for each value at which the backward starts. root: an output, or a value

@@ -1,5 +1,5 @@
-// Board: the state of an elastic job as one worker sees it: the generation and the ready workers, from the
-// job's store, and the workers that are alive, from the job's members.
+// Board: the state of an elastic job as one worker sees it. The job's store has the generation and the ready
+// workers; the job's members show which workers are alive.
 //
 //   elastic/NAME/generation    to_text(Generation): the latest one
 //   elastic/NAME/ready/WORKER  "INCARNATION ORDER": this worker takes part in the next generation
@@ -45,15 +45,15 @@ class Board : public std::enable_shared_from_this<Board> {
 
   void announce();                          // this worker is ready
   void withdraw() { remove(agent_.id()); }  // this worker is no longer ready
-  // The worker is no longer ready, in this incarnation.
+  // Declares that this incarnation of the worker is no longer ready.
   void remove(const rpc::AgentId& worker);
   // Replaces the generation that the view has seen, unless another worker has replaced it already.
   void replace(const View& seen, const Generation& next);
 
   View view() const;  // the last copy. Throws as wait() does
   View refresh();     // reads the store first
-  // Blocks until the version has changed; false: nothing has changed until `until`. Throws the error that has
-  // ended this agent's membership of the job.
+  // Blocks until the version differs from `version`, and returns true. Returns false if the version is still
+  // the same at the time `until`. Throws the error that has ended this agent's membership of the job.
   bool wait(std::uint64_t version, rpc::Clock::time_point until) const;
   void poke();  // counts as a change
 
@@ -85,9 +85,9 @@ class Board : public std::enable_shared_from_this<Board> {
   std::set<rpc::AgentId> gone_ WEFT_GUARDED_BY(mutex_);
   std::optional<rpc::Error> failure_ WEFT_GUARDED_BY(mutex_);
   bool closed_ WEFT_GUARDED_BY(mutex_) = false;
-  std::uint64_t looks_ WEFT_GUARDED_BY(mutex_) = 0;  // the number of look_
+  std::uint64_t looks_ WEFT_GUARDED_BY(mutex_) = 0;  // the number of the latest watch, look_
   rpc::Future<bool> look_ WEFT_GUARDED_BY(mutex_);
-  std::uint64_t listens_ WEFT_GUARDED_BY(mutex_) = 0;  // the number of listen_
+  std::uint64_t listens_ WEFT_GUARDED_BY(mutex_) = 0;  // the number of the latest watch, listen_
   rpc::Future<bool> listen_ WEFT_GUARDED_BY(mutex_);
 };
 

@@ -25,7 +25,7 @@ class StateAccess {
     state_.standing_ = {.commits = state_.commits()};
   }
   void begin_generation(std::uint64_t number) { state_.generation_ = number; }
-  void end() {  // a leave() before run() counts too, for one run() only
+  void end() {  // a leave() applies to one run(), also if it was called before run()
     set_votes(nullptr);
     state_.leaving_ = false;
   }

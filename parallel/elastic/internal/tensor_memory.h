@@ -13,7 +13,7 @@ namespace weft::elastic::detail {
 // Whether both have the same sizes, strides, dtype and device: a copy from one to the other then allocates no
 // memory.
 bool same_form(const at::Tensor& a, const at::Tensor& b);
-// A copy of `from` in the memory of `memory`, if it has the same form, else in new memory.
+// Returns a copy of `from`: in the memory of `memory` if both have the same form, otherwise in new memory.
 WEFT_EXPORT at::Tensor copy_into(at::Tensor memory, const at::Tensor& from);
 
 class WEFT_EXPORT TensorMemory {

@@ -20,8 +20,9 @@
 // GroupPipelineOptions::data_parallel group. Ranks for which no pipeline is left are spares: they have no
 // stages, and take part in commits.
 //
-// The commit of a stage survives on the ranks of other pipelines that compute it, and as copies on the ranks
-// before it in the group (ShardedPartOptions::copies). The object outlives the part. Not thread-safe.
+// If a rank is lost, the commits of its stages are still on the ranks that compute these stages in other
+// pipelines, and as copies on the ranks before the lost rank in the group (ShardedPartOptions::copies). The
+// object must outlive the part. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/elastic/plan/pipeline_places.h>
@@ -49,11 +50,11 @@ class WEFT_EXPORT ElasticPipeline {
   std::shared_ptr<StatePart> part(ShardedPartOptions options = {});
 
   // --- The present generation; constant until the next one begins ---
-  int pipelines() const;        // their number; 0 before the first generation
+  int pipelines() const;        // the number of pipelines; 0 before the first generation
   bool has_stages() const;      // false: a spare
   PipelinePlace place() const;  // of this rank. failed_precondition: a spare
-  // This rank's stages. If the stages have changed, this is another object than before. failed_precondition:
-  // this rank is a spare.
+  // This rank's stages. After a change of the stages, pipeline() returns another object than before.
+  // failed_precondition: this rank is a spare.
   pipeline::GroupPipeline& pipeline() const;
 
  private:

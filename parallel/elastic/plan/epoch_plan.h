@@ -29,15 +29,16 @@ struct Round {
   // ranks, the ranks without a sample get the round's first sample, which belongs to another rank.
   std::size_t own = 0;
   std::size_t all = 0;  // samples of all ranks in this round
-  // The factor of this rank's mean loss, with which the average of weight x mean over the ranks is the mean
-  // over the samples of the round. It is 1 if the round has ranks x batch size samples, and 0 if own is 0.
+  // Multiply this rank's mean loss by this factor: the average of the products over the ranks is then the
+  // mean over the samples of the round. The factor is 1 if the round has ranks x batch size samples, and 0 if
+  // own is 0.
   double weight = 1;
 };
 
 // The progress of all ranks together, equal on all ranks.
 struct EpochProgress {
   std::uint64_t epoch = 0;      // the number of the epoch
-  std::uint64_t processed = 0;  // samples, by all ranks
+  std::uint64_t processed = 0;  // the number of samples that all ranks have processed
 
   friend bool operator==(const EpochProgress&, const EpochProgress&) = default;
 };
@@ -48,10 +49,11 @@ class WEFT_EXPORT EpochPlan {
   EpochPlan(std::size_t size, bool shuffle, std::uint64_t seed);
 
   // Sets the rank of this process and the number of ranks. Samples that were fetched and not recorded are
-  // divided and fetched again. resting: ranks that get no samples of their own in the rounds up to the next
-  // record(). Throws invalid_argument unless 0 <= rank < ranks and at least one rank does not rest.
+  // divided and fetched again. resting: ranks that get no samples of their own in the first round that is
+  // fetched after this call. Throws invalid_argument unless 0 <= rank < ranks and at least one rank does not
+  // rest.
   void set_ranks(int rank, int ranks, std::vector<int> resting = {});
-  // Rank 0 of 1 before set_ranks().
+  // Before set_ranks(): rank 0 of one rank.
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
 
@@ -59,7 +61,7 @@ class WEFT_EXPORT EpochPlan {
   void set_progress(const EpochProgress& progress);
   // left(): the samples of the epoch that are not processed. size(): of the dataset.
   const EpochProgress& progress() const { return progress_; }
-  std::vector<std::size_t> processed() const;  // indices, in their order
+  std::vector<std::size_t> processed() const;  // indices, in the order of the epoch
   std::size_t left() const { return order_.size() - progress_.processed; }
   std::size_t size() const { return order_.size(); }
 

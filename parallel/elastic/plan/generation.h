@@ -35,7 +35,7 @@ WEFT_EXPORT Generation generation_from_text(const std::string& text);
 // A worker that is ready to train.
 struct Candidate {
   rpc::AgentId id;
-  std::uint64_t order = 0;  // among the candidates that were not in the previous generation
+  std::uint64_t order = 0;  // of arrival, for candidates that were not in the previous generation
 };
 
 // The number of workers in a generation.
@@ -67,9 +67,9 @@ struct Standing {
 };
 
 // Clears `synced` of the ranks that were not in a generation that has committed: the other ranks considered
-// them dead and have trained without them. is_sharded: each rank has a shard of a commit. `synced` is then
-// also cleared for a rank if other ranks have begun a generation without it and have fewer commits: the other
-// shards of the later commits are lost.
+// them dead and have trained without them. is_sharded: true if each rank has only a shard of a commit. Then
+// `synced` of a rank is also cleared if a synced rank has begun a generation without that rank and has fewer
+// commits: the other shards of that rank's later commits are lost.
 WEFT_EXPORT std::vector<Standing> without_abandoned(std::vector<Standing> ranks, bool is_sharded = false);
 
 struct Transfer {  // of the state, between two ranks
@@ -87,8 +87,9 @@ struct SyncPlan {
 };
 
 // The source is the lowest rank with the most commits, among the synced ranks if there are any. All ranks
-// compute the plan from the standings of all ranks, so they agree on it. `later` is used if the source has
-// sends_later and each rank either has its commit or is not synced. ranks: the result of without_abandoned().
+// compute the plan from the standings of all ranks, so they agree on it. `later` is used if sends_later is
+// true for the source, and each rank either has the source's commit or is not synced. ranks: the result of
+// without_abandoned().
 WEFT_EXPORT SyncPlan plan_sync(const std::vector<Standing>& ranks);
 
 }  // namespace weft::elastic

@@ -18,8 +18,9 @@ struct PipelinePlace {
 
 // Forms as many pipelines of `ranks` ranks as the generation has ranks for, and returns the place of each
 // rank; nullopt: the rank is a spare. before: the previous place of each rank; nullopt: the rank is new or
-// was a spare. A rank keeps its place if that place still exists, or else its rank in another pipeline, so
-// that it keeps its stages. The other ranks get the free places in their order.
+// was a spare. A rank keeps its place if that place still exists. Otherwise it gets a free place with the
+// same PipelinePlace::rank, so that it keeps its stages. All other ranks get the places that are left, in the
+// order of the ranks.
 WEFT_EXPORT std::vector<std::optional<PipelinePlace>> place_in_pipelines(
     const std::vector<std::optional<PipelinePlace>>& before, int ranks);
 

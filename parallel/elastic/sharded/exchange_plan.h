@@ -33,7 +33,7 @@ struct ExchangePiece {
   int from = 0, to = 0;              // ranks
   std::size_t shard = 0;             // of the sender
   std::string name;                  // of the tensor
-  sharded::SharedElements elements;  // positions in the tensor, of the receiver and of the sender
+  sharded::SharedElements elements;  // positions in the receiver's and in the sender's tensor
 };
 
 // A rank gets no elements that it has itself. failed_precondition: no rank has some of the elements (the

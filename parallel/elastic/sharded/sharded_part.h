@@ -11,8 +11,8 @@
 // Every worker constructs the objects before run(), in a group of this worker alone. In each generation the
 // part gives them the generation's group, and divides the last commit among its ranks. A commit has this
 // rank's shard and copies of the shards of the next ranks (ShardedPartOptions::copies), in host memory.
-// docs/elastic.md, "Sharded state", describes what is lost if workers die. The objects outlive the part. Not
-// thread-safe.
+// docs/elastic.md, "Sharded state", describes what is lost if workers die. The objects must outlive the part.
+// Not thread-safe.
 #pragma once
 
 #include <weft/parallel/elastic/state_part.h>
@@ -41,10 +41,10 @@ struct ShardedObjects {
   std::function<void(const collectives::Group& group)> set_group;
   // Adds the live shard to `to`. Its tensors use the objects' memory, except those of an optimizer.
   std::function<void(sharded::SlicedState& to)> add_to;
-  // As add_to(), with memory for the tensors of the optimizer's state that `names` lists. The part fills in
-  // the values.
+  // Like add_to(), but adds those tensors of the optimizer's state that `names` lists, in new memory without
+  // values. The part then writes the values.
   std::function<void(sharded::SlicedState& to, const std::vector<std::string>& names)> add_wanted_to;
-  // Loads the values that do not use the objects' memory, and the notes.
+  // Loads the values that do not use the objects' memory, and SlicedState::notes.
   std::function<void(const sharded::SlicedState& from)> take_from;
 };
 
@@ -54,8 +54,8 @@ WEFT_EXPORT std::shared_ptr<StatePart> sharded_part(ShardedObjects objects, Shar
 WEFT_EXPORT std::shared_ptr<StatePart> sharded_part(sharded::ShardedModule& module,
                                                     sharded::FullyShardedOptimizer& optimizer,
                                                     ShardedPartOptions options = {});
-// The part for the optimizer. It also sets the groups of both objects. Add the module to the State before, as
-// a separate part.
+// The part for the optimizer. The part also sets the groups of both objects. Before this part, add the
+// replica's module to the State, as a separate part.
 WEFT_EXPORT std::shared_ptr<StatePart> sharded_part(data_parallel::Replica& replica,
                                                     sharded::ShardedOptimizer& optimizer,
                                                     ShardedPartOptions options = {});

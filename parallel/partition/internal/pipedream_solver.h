@@ -35,7 +35,8 @@ class PipeDreamSolver {
  private:
   static constexpr double impossible = std::numeric_limits<double>::infinity();
 
-  // The last stage in the best way to run the layers from a start to a state on a number of units.
+  // Describes the best way to run the layers from a start to a later state on a number of units. A Cell holds
+  // only the last stage.
   struct Cell {
     double seconds = impossible;   // the time of all these layers
     std::size_t begin = 0;         // state at which the last stage begins

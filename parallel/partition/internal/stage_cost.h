@@ -18,8 +18,8 @@ class StageCost {
         units_below_(static_cast<double>(units_below)),
         compression_(options.activation_compression.value_or(1)) {}
 
-  // The time of a stage per micro-batch, in seconds. unit_seconds: its time on one unit. first: it is the
-  // first stage at this level.
+  // The time of a stage per micro-batch, in seconds. unit_seconds: its time on one unit. first: true if the
+  // stage is the first at this level.
   double stage(double unit_seconds, double parameter_bytes, std::size_t replicas, bool first) const {
     const auto m = static_cast<double>(replicas);
     if (paper_) return std::max(unit_seconds, 2 * (m - 1) * parameter_bytes / bandwidth_) / m;

@@ -23,10 +23,10 @@ namespace weft::partition {
 
 class StateSpace {
  public:
-  // cuts: nullopt: the first of all, whole_branches and in_order that has at most max_states states.
-  // max_states does not limit Cuts::in_order, which has a state for each layer. resource_exhausted: more than
-  // max_states states. invalid_argument: topological_order() rejects the profile, or all layers are of the
-  // two kinds that are in no state.
+  // If `cuts` is nullopt, the constructor uses the first of Cuts::all, Cuts::whole_branches and
+  // Cuts::in_order that has at most max_states states. max_states does not limit Cuts::in_order, which has a
+  // state for each layer. resource_exhausted: more than max_states states. invalid_argument:
+  // topological_order() rejects the profile, or all layers are of the two kinds that are in no state.
   StateSpace(const Profile& profile, std::optional<Cuts> cuts, std::size_t max_states);
 
   std::size_t size() const { return totals_.size(); }
@@ -38,10 +38,10 @@ class StateSpace {
   double parameter_bytes(std::size_t state) const { return totals_[state].parameter_bytes; }
   // The bytes of all outputs of layers in the state that layers outside of the state read.
   double crossing_bytes(std::size_t state) const { return totals_[state].crossing_bytes; }
-  // The bytes that PipeDream's optimizer counts instead of crossing_bytes(): outputs of the maximal layers,
-  // and of each layer before a maximal layer m if a layer that is neither m nor before m reads it. In a chain
-  // both numbers are equal. Next to branches antichain_bytes() may include outputs that no layer outside
-  // reads.
+  // The bytes that PipeDream's optimizer counts instead of crossing_bytes(). These are the outputs of the
+  // maximal layers. For each maximal layer m, they are also the outputs of those layers before m that are
+  // read by a layer which is neither m nor before m. In a chain both numbers are equal. In a graph with
+  // branches, antichain_bytes() may include outputs that no layer outside of the state reads.
   double antichain_bytes(std::size_t state) const { return totals_[state].antichain_bytes; }
 
   bool contains(std::size_t outer, std::size_t inner) const;  // whether `outer` has all layers of `inner`
@@ -68,7 +68,8 @@ class StateSpace {
   std::vector<bool> left_out_;      // by layer: in no state
   std::vector<std::size_t> atoms_;  // by layer: its atom, whose layers no cut separates; or no_atom
   std::vector<Edge> edges_;         // between layers that have atoms
-  std::vector<Set> shared_;  // by layer m: layers before m that a layer reads which is neither m nor before m
+  // By layer m: the layers before m that are read by a layer which is neither m nor before m.
+  std::vector<Set> shared_;
   std::size_t atom_count_ = 0;
   std::size_t words_ = 0;            // of each set
   std::vector<std::uint64_t> sets_;  // of all states, one after the other

@@ -22,8 +22,8 @@ class GroupMessages {
                 const Credits& credits, const DeviceRoutes& devices, std::shared_ptr<ValueExchange> exchange,
                 std::chrono::nanoseconds timeout);
 
-  // Starts to receive the values that this rank uses in a step of `microbatches` micro-batches. The streams
-  // that are current for the devices at this call may use the values.
+  // Starts to receive the values that this rank uses in a step of `microbatches` micro-batches. The values
+  // may be used on the streams that are current for the devices at this call.
   void receive(bool with_backward, std::size_t microbatches) const;
   // Sends the values to the rank of the stage that uses them. If the edge has no credit left, blocks until
   // the receiver has received a value, or until the timeout.
@@ -41,7 +41,7 @@ class GroupMessages {
   const std::shared_ptr<InFlight> in_flight_;
   const std::chrono::nanoseconds timeout_;
   const std::vector<ValueExchange::Key> ties_;
-  std::vector<schedule::Edge> routes_;  // with messages; ascending
+  std::vector<schedule::Edge> routes_;  // the edges that have messages; ascending
 };
 
 }  // namespace weft::pipeline

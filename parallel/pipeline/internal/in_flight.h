@@ -1,5 +1,5 @@
-// InFlight: limits the values of an edge that a rank has sent to another rank and that the other rank has not
-// used yet.
+// InFlight: limits how many values of an edge a rank may have sent to another rank that has not used them
+// yet.
 //
 // The limit is one more than the schedule needs (schedule::liveness). So a fast stage does not fill the
 // memory of a slow one, and no schedule deadlocks. Thread-safe.
@@ -27,7 +27,7 @@ class InFlight {
   // that gets the value. Throws the error of the exchange, and deadline_exceeded.
   void add(const ValueExchange::Key& key, int to, std::chrono::nanoseconds timeout);
   void used(const ValueExchange::Key& key, int to);
-  void wake();  // the exchange has an error
+  void wake();  // call it when the exchange has an error
 
  private:
   const Credits& credits_;

@@ -57,7 +57,8 @@ class RankStep {
   // runners: by stage; at least those of the rank's stages.
   RankStep(StepContext& step, std::map<int, StageRunner>& runners, int rank);
 
-  // Runs the rank's actions until one fails on any rank. Errors are passed to the exchange.
+  // Runs the rank's actions, until all have run or an action has failed on some rank. Errors are passed to
+  // the exchange.
   std::vector<schedule::Span> run();
 
  private:

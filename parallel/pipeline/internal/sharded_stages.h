@@ -1,5 +1,5 @@
-// shard_stages: shards the parameters of a rank's stages over its counterparts: the ranks that compute the
-// same stages, one in each pipeline.
+// shard_stages: shards the parameters of a rank's stages over its counterparts. These are the ranks that
+// compute the same stages, one in each pipeline.
 #pragma once
 
 #include <weft/parallel/pipeline/stage_graph.h>

@@ -1,4 +1,5 @@
-// StageThread: a thread that runs jobs one after the other. A job may block: stages compute on it.
+// StageThread: a thread that runs jobs one after the other. A job may block, because stages compute on such a
+// thread.
 //
 // Thread-safe. end() and the destructor drop the jobs that have not begun, and wait for the running job,
 // unless that job itself calls them.

@@ -1,9 +1,9 @@
 // Ties: the messages with which the ranks add the gradients of tied parameters, at the end of a step.
 //
-// For each tie, a rank that has one of the tied parameters sends the sum of its gradients to each other rank
-// that has one. The home of a rank in a tie is the rank's first stage that has one of the parameters;
-// messages of a tie are addressed from home to home. All ranks add the sums in the order of the homes, so
-// that the results are bitwise equal. Pure functions.
+// For each tie, a rank that has some of the tied parameters sends the sum of their gradients to each other
+// rank that has some of them. The home of a rank in a tie is the rank's first stage that has one of the
+// parameters; messages of a tie are addressed from home to home. All ranks add the sums in the order of the
+// homes, so that the results are bitwise equal. Pure functions.
 #pragma once
 
 #include <weft/parallel/pipeline/internal/value_exchange.h>

@@ -27,7 +27,7 @@ class ValueExchange {
   };
 
   // Stores the values until take(). used: completes when the values are taken; fails with `aborted` if the
-  // step ends before.
+  // step ends first.
   void put(const Key& key, Values values, std::optional<rpc::Promise<void>> used = {});
   // Waits for the values, and removes them. Throws the error of fail(), and deadline_exceeded after
   // `timeout`.

@@ -24,7 +24,7 @@
 //
 // If a stage throws, a worker is lost, or a value does not arrive within the timeout, the step fails on all
 // workers. The error of a stage names the stage, the micro-batch and the action. The next step may start at
-// once; after the loss of a worker, replace it first (restore()). A failed step does not change the
+// once; after the loss of a worker, first replace that worker (restore()). A failed step does not change the
 // parameters, except by steps of PipelineOptions::optimizer; batch norms may have changed their running
 // statistics. The workers must be able to connect to each other by name, as members of a job. While a step is
 // in flight, do not read or change the modules of the stages. Values are sent through host memory.
@@ -83,7 +83,7 @@ class WEFT_EXPORT Pipeline {
  public:
   // Builds the stages on all workers at the same time. invalid_argument: the cuts or the schedule do not fit
   // the model or the number of workers, two ranks have the same worker, a worker has another model, two
-  // stages of a worker share a parameter (tie copies: LayerGraph::tie), or the schedule has optimizer steps
+  // stages of a worker share a parameter (use LayerGraph::tie instead), or the schedule has optimizer steps
   // and there is no optimizer. unsupported: replicated or sharded stages; ties together with an optimizer.
   // failed_precondition: an agent was created without pipeline::layers().
   static rpc::Future<Pipeline> create(rpc::Agent& agent, std::vector<rpc::Peer> workers,

@@ -4,8 +4,8 @@
 //     return rpc::run_job(argc, argv, pipeline::layers({resnet50_layers, loss_of(cross_entropy)}), drive);
 //   }
 //
-// All processes of the job know the model. A worker builds only its stages. PipelineLayer finds the agent's
-// worker for a value that another agent sends. Thread-safe.
+// All processes of the job know the model. A worker builds only its stages. If another agent sends a value,
+// PipelineLayer finds the StageWorker that receives it. Thread-safe.
 #pragma once
 
 #include <weft/parallel/pipeline/layer_graph.h>
@@ -41,7 +41,7 @@ class WEFT_EXPORT PipelineLayer final : public rpc::CallHook {
   const Model& model() const { return model_; }
   std::uint64_t next_number() { return ++numbers_; }
   void add(const PipelineId& id, const std::shared_ptr<StageWorker>& worker);
-  std::shared_ptr<StageWorker> find(const PipelineId& id);  // null: none, or its stages are released
+  std::shared_ptr<StageWorker> find(const PipelineId& id);  // null: no worker, or its stages are released
 
   bool knows(std::string_view) const override { return false; }
   void figures(rpc::LayerFigures& to) const override;  // "pipeline.workers"

@@ -1,9 +1,9 @@
 // PipelineService: the RPC service of the agents of a pipeline. Thread-safety: as PipelineLayer.
 //
 //   install  The driver calls a worker, which builds the stages of a rank and returns an RRef to each.
-//   put      A worker sends a value to a worker, which replies when the receiving stage takes the value.
+//   put      A worker sends a value to another worker, which replies when its stage takes the value.
 //   commit   The driver calls a stage, which returns a copy of its state, taken between two steps.
-//   restore  The driver calls a stage, which restores such a copy after the passes of earlier steps.
+//   restore  The driver calls a stage, which restores such a copy after the end of all earlier passes.
 #pragma once
 
 #include <weft/parallel/pipeline/remote/pipeline_layer.h>

@@ -1,4 +1,5 @@
-// StageWorker: one rank of a pipeline on its agent: the rank's stages, and the thread that computes them.
+// StageWorker: one rank of a pipeline on its agent. It has the rank's stages, and the thread that computes
+// them.
 //
 // A step begins here when run() was called for each of the rank's stages. The values that other ranks send
 // wait in the step's exchange; they may arrive before the step begins. A value that this rank sends is a call
@@ -46,13 +47,14 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
   // A value from another rank. Completes when the value is used. aborted: the step has ended here.
   // permission_denied, invalid_argument: the sender's stage does not give this value.
   rpc::Future<void> put(const rpc::AgentId& from, ValueMessage message);
-  // The optimizer of a stage; call it between two steps. failed_precondition: the schedule has no steps.
+  // The optimizer of a stage; call it between two steps. failed_precondition: the schedule has no optimizer
+  // steps.
   dist_optim::StepTarget& optimizer(int stage);
   bool has_optimizer(int stage) const { return parameters_.at(stage).optimizer() != nullptr; }
   std::vector<at::Generator> generators() const;  // the stages may draw from them
 
-  // after_step(): runs the job on the rank's thread, after the running step. after_passes(): the same, but
-  // not before the passes of all steps have ended here.
+  // after_step(): runs the job on the rank's thread, after the running step. after_passes(): runs the job
+  // later, when the passes of all steps have also ended on this agent.
   void after_step(rpc::Callback job) { thread_.post(std::move(job)); }
   void after_passes(rpc::Callback job);
   // workers: by rank. They are used from the next step on.
@@ -77,7 +79,7 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
   const StageGraph graph_;
   const schedule::Schedule schedule_;
   const Loss loss_;
-  const std::vector<c10::Device> devices_;  // by rank, or none
+  const std::vector<c10::Device> devices_;  // by rank; may be empty
   const std::set<int> stages_;
   const Credits credits_;
   const std::vector<ValueExchange::Key> ties_;
@@ -85,8 +87,8 @@ class WEFT_EXPORT StageWorker final : public std::enable_shared_from_this<StageW
 
   rpc::Mutex mutex_;
   std::vector<rpc::AgentId> workers_ WEFT_GUARDED_BY(mutex_);  // by rank
-  std::vector<rpc::Peer> peers_ WEFT_GUARDED_BY(mutex_);       // likewise
-  std::size_t open_passes_ WEFT_GUARDED_BY(mutex_) = 0;        // one for each stage that runs in a pass
+  std::vector<rpc::Peer> peers_ WEFT_GUARDED_BY(mutex_);       // by rank
+  std::size_t open_passes_ WEFT_GUARDED_BY(mutex_) = 0;        // run() calls whose pass has not ended
   std::vector<rpc::Callback> after_passes_ WEFT_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::shared_ptr<Step>> steps_ WEFT_GUARDED_BY(mutex_);
   std::uint64_t over_ WEFT_GUARDED_BY(mutex_) = 0;  // steps up to this number have ended
