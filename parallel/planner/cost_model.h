@@ -24,14 +24,14 @@ struct Model {
   std::vector<double> kept_bytes = {};
   // Of each layer of the profile: whether tensor parallel splits it. Empty: no layer.
   std::vector<bool> split = {};
-  int split_units = 0;  // tensor parallel must divide them, such as the heads of attention; 0: any number
+  int split_units = 0;  // such as attention heads; a multiple of the number of tensor ranks; 0: no condition
   int reductions = 2;   // all-reduces of a split layer's output in forward, and as many in backward
 };
 
 // The hosts, and the links within and between them.
 struct Machine {
   int hosts = 1, ranks_per_host = 1;
-  int cores_per_host = 0;  // which its ranks share; 0: one for each rank
+  int cores_per_host = 0;  // shared by the ranks of the host; 0: one for each rank
   double memory_bytes = std::numeric_limits<double>::infinity();  // of a rank
   double bytes_per_second = 1e10;                                 // between two ranks of a host
   double host_bytes_per_second = 1e9;                             // of a host, to and from all others
@@ -60,7 +60,7 @@ struct Grid {
   bool operator==(const Grid&) const = default;
 };
 
-// Seconds and bytes per second of a message.
+// The latency, in seconds, and the bandwidth of a link.
 struct Link {
   double latency = 0, bytes_per_second = std::numeric_limits<double>::infinity();
 };
@@ -76,9 +76,9 @@ struct Levels {
   Ring local = {}, across = {};  // within a host, and over the hosts
 };
 
-// 0 for no bytes.
+// Returns 0 if there are no bytes.
 WEFT_EXPORT double message_seconds(const Link& link, double bytes);
-// 0 for one rank, or for no bytes.
+// Returns 0 for one rank, or if there are no bytes.
 WEFT_EXPORT double all_reduce_seconds(const Levels& levels, double bytes);
 
 // The rings of groups of `size` ranks whose numbers differ by `stride`: `local` for the group with the most
@@ -95,8 +95,8 @@ struct RankModel {
 };
 
 // Times and activations are proportional to `microbatch`, the number of samples. A split layer has 1 / tensor
-// of its compute times and of its parameters. It keeps its whole output, and 1 / tensor of the other bytes
-// that it keeps. Other layers are computed on each rank of the tensor group.
+// of its compute times and of its parameters. For backward, it keeps its whole output, and 1 / tensor of its
+// other kept bytes. Other layers are computed on each rank of the tensor group.
 WEFT_EXPORT RankModel rank_model(const Model& model, int microbatch, int tensor, const Levels& tensor_levels);
 
 }  // namespace weft::planner

@@ -13,13 +13,13 @@
 //                 schedule::predict() gives the time of the pipeline and the peak of its activations.
 //   tensor        `reductions` all-reduces of a split layer's output in each direction, which no computation
 //                 hides; see rank_model() (cost_model.h).
-//   pipeline      a message for each value that changes its rank. Of messages between two ranks the largest
-//                 one counts. Each rank of a tensor group sends the whole output.
+//   pipeline      a message for each value that changes its rank. All messages between two ranks take as
+//                 long as the largest of them. Each rank of a tensor group sends the whole output.
 //   data          an all-reduce of the gradients. With several stages each stage is reduced after its last
 //                 weight gradient, as GroupPipeline does, while the rank computes other stages. With one
 //                 stage, buckets are reduced during the backward of the last micro-batch, as
-//                 DistributedDataParallel does. The last bucket adds to the step, and so does the time by
-//                 which the other buckets take longer than that backward.
+//                 DistributedDataParallel does. The step becomes longer by the last bucket. If the other
+//                 buckets take longer than that backward, it also becomes longer by the difference.
 //   memory        parameters, gradients of the same size, optimizer_bytes, and the peak of the activations.
 //
 // The model does not include: the lower efficiency of smaller micro-batches and of split layers; parts of a
@@ -47,16 +47,16 @@ struct Options {
   int global_batch = 0;  // samples of a step; 0: 4 micro-batches of the profile for each rank
   // The numbers of samples of a micro-batch to try; empty: only the profile's.
   std::vector<int> microbatches = {};
-  // Names of generators (parallel/schedule); empty: all of schedules().
+  // Names from schedules(); empty: all of them.
   std::vector<std::string> schedules = {};
   int max_chunks = 4;          // stages on a rank of the interleaved schedules: 2, 4, ... up to this number
-  double optimizer_bytes = 2;  // of its state, for each byte of parameters: 0 SGD, 1 momentum, 2 Adam
-  // The time of a backward in two parts, for schedules that split it, relative to a whole backward.
+  double optimizer_bytes = 2;  // the optimizer's state for each byte of parameters: 0 SGD, 1 momentum, 2 Adam
+  // For schedules that split the backward: the time of its two parts together, relative to a whole backward.
   double split_backward = 1;
   double bucket_bytes = 25 << 20;          // of data parallel training without a pipeline
   int data = 0, pipeline = 0, tensor = 0;  // only factorizations with these sizes; 0: any
   std::size_t plans = 5;                   // maximum number of plans to return
-  bool every_schedule = false;             // several plans of one factorization, not only the best one
+  bool every_schedule = false;             // true: several plans for a factorization; false: only its best
 };
 
 enum class Balance { time, memory };  // the cost that is balanced over the stages
@@ -82,11 +82,11 @@ struct Plan {
   Choice choice = {};
   int microbatches = 1;  // of a pipeline in one step
   double step_seconds = 0;
-  double pipeline_seconds = 0;   // of the computations and messages, as schedule::predict() has them
-  double reduction_seconds = 0;  // of the gradients' all-reduce, as far as it adds to the step
-  double tensor_seconds = 0;     // of the tensor all-reduces, which are in pipeline_seconds; most on one rank
-  double bubble = 0;             // the share of pipeline_seconds in which the ranks are idle
-  std::vector<Memory> memory = {};             // of each pipeline rank
+  double pipeline_seconds = 0;      // of the computations and messages, as schedule::predict() has them
+  double reduction_seconds = 0;     // of the gradients' all-reduce, as far as it adds to the step
+  double tensor_seconds = 0;        // of the rank with most tensor all-reduces; part of pipeline_seconds
+  double bubble = 0;                // the share of pipeline_seconds in which the ranks are idle
+  std::vector<Memory> memory = {};  // of each pipeline rank
   std::vector<std::string> first_layers = {};  // the first layer of each stage after the first stage
 
   WEFT_EXPORT const Memory& fullest() const;  // of the rank that needs the most
@@ -95,7 +95,7 @@ struct Plan {
 // A factorization for which no choice is possible.
 struct Refusal {
   Grid grid;
-  std::string why;               // "memory", or the size that does not divide
+  std::string why;               // "memory", or why the first choice is impossible
   std::optional<Memory> memory;  // the least that the fullest rank needs; activations 0: not included
 };
 
@@ -103,12 +103,12 @@ struct Plans {
   std::vector<Plan> plans = {};       // by ascending step time, then by ascending memory
   std::vector<Refusal> refused = {};  // by data, pipeline and tensor
   int global_batch = 0;
-  // The number of choices whose sizes divide, and the number of these that were simulated. Choices that
-  // cannot be among the best, or whose parameters do not fit, are not simulated.
+  // The number of choices that are possible with enough memory, and the number of these that were simulated.
+  // Choices that cannot be among the best, or whose parameters do not fit, are not simulated.
   std::size_t choices = 0, simulated = 0;
 };
 
-// The names of the schedules: all that flush, in the order in which they are tried.
+// The names of the schedules that plan() tries: all flush schedules except the shifting buffer.
 WEFT_EXPORT std::vector<std::string_view> schedules();
 
 // invalid_argument: a malformed profile, a number that is not positive and finite, an unknown schedule, or a
@@ -116,7 +116,7 @@ WEFT_EXPORT std::vector<std::string_view> schedules();
 WEFT_EXPORT Plans plan(const Model& model, const Machine& machine, const Options& options = {});
 
 // The prediction for one choice, even if it does not fit into the memory. invalid_argument: as for plan(), or
-// a size of the choice does not divide; the error names it.
+// the choice is impossible even without a memory limit.
 WEFT_EXPORT Plan predict(const Model& model, const Machine& machine, const Options& options,
                          const Choice& choice);
 

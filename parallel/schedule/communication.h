@@ -7,10 +7,11 @@ namespace weft::schedule {
 
 // Adds a send and a receive for each value that follows an edge to another rank, skip connections included.
 //
-// A send follows the computation that makes its value. The receive is placed where the receiver is at that
-// time, if all computations take equally long: as early as it can complete, so that a transfer overlaps with
-// computation. All lists follow one order of all messages, so the schedule passes prove_message_order().
-// invalid_argument: the schedule has messages, or is invalid (validate.h).
+// A send follows the computation that makes its value. The receive follows the actions that the receiver has
+// started by that time, so that the transfer overlaps with computation. The times are estimated: all
+// computations take equally long, except that a whole backward takes twice as long. All lists follow one
+// order of all messages, so the schedule passes prove_message_order(). invalid_argument: the schedule has
+// messages, or is invalid (validate.h).
 WEFT_EXPORT Schedule place_communication(const Schedule& computations);
 
 // Adds a wait for each send of a schedule with messages. A rank has at most `outstanding` sends for which it

@@ -22,9 +22,9 @@ struct DrawOptions {
 };
 
 // Draws the panels below each other on one scale of time, with a legend of their kinds of computation. A
-// computation shows its micro-batch if there is room; its title, which viewers show as a tool tip, has its
-// text form and times. Stages of a rank after its first one are lighter. invalid_argument: a timeline has
-// other ranks or actions than the schedule.
+// computation is labelled with its micro-batch if there is room. A tool tip (the title in the SVG) shows the
+// text form and the times of the computation. Stages of a rank after its first one are lighter.
+// invalid_argument: a timeline has other ranks or actions than the schedule.
 WEFT_EXPORT std::string svg(const Schedule& schedule, const std::vector<Panel>& panels,
                             const DrawOptions& options = {});
 

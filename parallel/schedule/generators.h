@@ -30,7 +30,7 @@ WEFT_EXPORT Schedule one_forward_one_backward(const Shape& shape);
 // Megatron-LM (Narayanan et al., 2021): 1F1B over v ≥ 1 looped chunks. Bubble (p-1)/(vm+p-1) if p divides m.
 WEFT_EXPORT Schedule interleaved(const Shape& shape);
 // Breadth-first pipeline parallelism (Lamy-Poirier, 2022): each chunk computes all micro-batches before the
-// next chunk. Bubble (p-1)/(vm+p-1) if m ≥ p; each stage is unsharded once a direction.
+// next chunk. Bubble (p-1)/(vm+p-1) if m ≥ p; each stage is unsharded once in each direction.
 WEFT_EXPORT Schedule looped_breadth_first(const Shape& shape);
 // The shifting buffer of GSPMD (Xu et al., 2021): in every tick all ranks compute and pass their outputs on.
 // Idle actions fill the ticks without work. v ≥ 1 chunks make the buffer circular.
@@ -61,7 +61,7 @@ WEFT_EXPORT Schedule dual_pipe_v(const Shape& shape);
 struct PipedreamOptions {
   // Ranks of each stage; empty: one. The sum is shape.ranks; replica i mod n computes micro-batch i.
   std::vector<int> replicas = {};
-  // Every stage uses the version that the first one had when the micro-batch entered.
+  // true: every stage uses the version that stage 0 had when the micro-batch entered the pipeline.
   bool vertical_sync = false;
 };
 // PipeDream (Narayanan et al., 2019): each micro-batch is a batch that ends with a step. A stage computes a
@@ -69,8 +69,9 @@ struct PipedreamOptions {
 // their gradients in rounds of one micro-batch each.
 WEFT_EXPORT Schedule pipedream(const Shape& shape, const PipedreamOptions& options = {});
 
-// PipeDream-2BW (Narayanan et al., 2021): `batches` batches of shape.microbatches each follow each other
-// without a flush. Batch b uses version max(0, b-1) and makes version b+1, so that two versions are enough.
+// PipeDream-2BW (Narayanan et al., 2021): `batches` batches follow each other without a flush; each has
+// shape.microbatches micro-batches. Batch b uses version max(0, b-1) and makes version b+1, so that two
+// versions are enough.
 WEFT_EXPORT Schedule pipedream_2bw(const Shape& shape, int batches = 2);
 
 // --- By name ---
@@ -82,7 +83,7 @@ struct Generator {
   int min_chunks, max_chunks;  // 0: any number
   Schedule (*make)(const Shape& shape);
 };
-// All of them.
+// All generators.
 WEFT_EXPORT std::span<const Generator> generators();
 // invalid_argument: an unknown name; the error lists the known ones.
 WEFT_EXPORT Schedule generate(std::string_view name, const Shape& shape);

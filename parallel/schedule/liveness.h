@@ -2,8 +2,8 @@
 // number of buffers that these values need.
 //
 // A slot is a buffer. Values that a rank holds at the same time have different slots, so that an executor can
-// allocate one buffer for each slot. The slots for received values are the number of values of an edge that
-// the schedule needs in flight; an executor may allow its senders more. A pure function.
+// allocate one buffer for each slot. For an edge, the number of slots for received values is the number of
+// values that the schedule needs in flight. An executor may allow more values in flight. A pure function.
 #pragma once
 
 #include <weft/parallel/schedule/schedule.h>

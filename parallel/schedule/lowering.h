@@ -13,7 +13,8 @@ namespace weft::schedule {
 // backward follows its forward directly), or none.
 enum class Recompute : std::uint8_t { always, except_last, never };
 
-// Adds a recomputation directly before each backward. Pairs that overlap become a recomputation and the pair.
+// Adds a recomputation directly before each backward. An overlapped pair becomes a recomputation followed by
+// the pair.
 WEFT_EXPORT Schedule add_recomputation(const Schedule& schedule, Recompute mode);
 
 // An input gradient and the weight gradient that directly follows it, of the same stage and micro-batch,
@@ -21,13 +22,13 @@ WEFT_EXPORT Schedule add_recomputation(const Schedule& schedule, Recompute mode)
 WEFT_EXPORT Schedule merge_backwards(const Schedule& schedule);
 
 // Adds a reduction of the stage's gradients after the last weight gradient of each stage, and a wait for it.
-// deferred false: the wait follows directly. true: it is before the rank's next reduction or optimizer step,
-// or at the rank's end.
+// deferred false: the wait follows directly. true: the wait is placed before the rank's next reduction or
+// optimizer step, or at the rank's end.
 WEFT_EXPORT Schedule add_gradient_reduction(const Schedule& schedule, bool deferred = false);
 
-// Adds the actions that gather and drop the parameters of sharded stages (FSDP): a rank keeps the next
-// `active` stages that it computes unsharded, and reshards the others. An overlapped pair needs all its
-// stages at the same time.
+// Adds the actions that gather and drop the parameters of sharded stages (FSDP): a rank keeps the whole
+// parameters of the next `active` stages that it computes, and reshards the others. An overlapped pair needs
+// all its stages at the same time.
 WEFT_EXPORT Schedule add_unsharding(const Schedule& schedule, int active = 3);
 
 // Adds an optimizer step of each stage at the end of its rank.

@@ -33,8 +33,8 @@ struct Schedule {
 // The edges of a model without skip connections: from each stage to the next.
 WEFT_EXPORT std::vector<Edge> chain(int stages);
 
-// Placements of ranks × chunks stages. Looped: stage s on rank s mod ranks. V: of two chunks, the first from
-// rank 0 to the last and the second back.
+// Placements of ranks × chunks stages. Looped: stage s on rank s mod ranks. V: two chunks; the first goes
+// from rank 0 to the last rank, the second back to rank 0.
 WEFT_EXPORT std::vector<std::vector<int>> looped_placement(int ranks, int chunks);
 WEFT_EXPORT std::vector<std::vector<int>> v_placement(int ranks);
 

@@ -19,16 +19,16 @@ struct StageCost {
   double forward = 1, input_gradient = 1, weight_gradient = 1;
   double recompute = 1;
   // Memory in any unit. activation: kept by a forward for its backward. kept_for_weight_gradient: the part of
-  // it that a weight gradient still needs after its input gradient. checkpoint: kept by a forward that is
-  // recomputed.
+  // `activation` that the weight gradient still needs after the input gradient. checkpoint: kept by a forward
+  // that is recomputed.
   double activation = 1, kept_for_weight_gradient = 1, checkpoint = 0;
 };
 
 // The costs of all actions.
 struct Costs {
-  std::vector<StageCost> stages = {StageCost{}};     // of each stage, or one of all
+  std::vector<StageCost> stages = {StageCost{}};     // one for each stage, or one for all
   double link = 0;                                   // seconds of a message
-  std::map<std::pair<int, int>, double> links = {};  // by (from rank, to rank), where it differs
+  std::map<std::pair<int, int>, double> links = {};  // by (from rank, to rank), if not `link`
   double overlap = 1;          // the time of an overlapped pair, as a share of the sum of its parts
   double reduce_gradient = 0;  // seconds from the last replica's start of the reduction
   double unshard = 0, optimizer_step = 0;  // seconds

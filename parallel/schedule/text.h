@@ -6,8 +6,9 @@
 //   NAME    = F I W B SEND_F RECV_F SEND_B RECV_B WAIT_SEND_F WAIT_SEND_B REDUCE_GRAD WAIT_REDUCE_GRAD
 //             UNSHARD RESHARD; added by weft: RECOMPUTE STASH LOAD STEP
 //
-// ":" names the stage at the other end of a message's edge if it is not the neighbour, "@" the version of the
-// weights. 0F3, 7B3, (0F4;7B3)OVERLAP_F_B, 1SEND_F3, 1SEND_F3:5, 2STASH@4, 2F7@4.
+// ":" precedes the stage at the other end of a message's edge, unless this is the neighbouring stage. "@"
+// precedes the version of the weights. Examples: 0F3, 7B3, (0F4;7B3)OVERLAP_F_B, 1SEND_F3, 1SEND_F3:5,
+// 2STASH@4, 2F7@4.
 #pragma once
 
 #include <weft/parallel/schedule/schedule.h>

@@ -33,7 +33,7 @@ class BlockObserver {
   virtual void watch(std::size_t unit, const at::Tensor& output) = 0;
 };
 
-// A part of every block: its observer. Not thread-safe.
+// A base class of every Block: stores the observer of its forwards. Not thread-safe.
 class ObservedForward {
  public:
   virtual ~ObservedForward() = default;

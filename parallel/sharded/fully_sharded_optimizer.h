@@ -37,7 +37,7 @@ class WEFT_EXPORT FullyShardedOptimizer {
   void step();
   void zero_grad(bool set_to_none = true);
 
-  // The learning rate of a parameter group, by its prefix; "": of the parameters in no group.
+  // The learning rate of the parameter group with this prefix; "" means the parameters that are in no group.
   // set_learning_rate() with nullopt sets all groups. not_found: no group has this prefix.
   double learning_rate(const std::string& group = {}) const { return leaves_->learning_rate(group); }
   void set_learning_rate(double rate, const std::optional<std::string>& group = {}) {

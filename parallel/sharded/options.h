@@ -16,9 +16,9 @@ struct Options {
   // Block<M> is always a block. Parameters outside of all blocks are whole during all of forward and
   // backward.
   std::string block = {};
-  // Patterns, as for `block`, for the names of parameters and buffers, or of modules that contain them, that
-  // are neither split nor broadcast nor converted. Their gradients are not reduced. A block within such a
-  // module is split nevertheless. The ranks may have different patterns.
+  // Patterns, as for `block`. If the name of a parameter or buffer matches, or the name of a module that
+  // contains it, it is neither split nor broadcast nor converted, and its gradient is not reduced. A block
+  // within such a module is split nevertheless. The ranks may have different patterns.
   std::vector<std::string> ignored = {};
   // true: parameters are split again between a block's forward and its backward (ZeRO-3). false: they stay
   // whole from the forward to the end of the backward (ZeRO-2), which saves half of the gathers.
@@ -30,7 +30,7 @@ struct Options {
   // Whole parameters are still gathered on the module's device.
   bool offload = false;
   // Ranks that have the same parts (hybrid sharding): `mesh.group("replicate")`, if the sharding uses
-  // `mesh.group("shard")`. Gradients are averaged over both.
+  // `mesh.group("shard")`. Gradients are averaged over both groups.
   std::optional<collectives::Group> replicas = {};
 };
 

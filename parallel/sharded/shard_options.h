@@ -13,7 +13,7 @@ struct ShardOptions {
   // compute: the type of gathered floating-point parameters; nullopt: their own type. reduction: the type in
   // which gradients are reduced; nullopt: that of `compute`.
   std::optional<at::ScalarType> compute = {}, reduction = {};
-  bool in_host_memory = false;  // the parts, while the module is on a device
+  bool in_host_memory = false;  // true: the parts are in host memory, also if the module is on a device
 };
 
 }  // namespace weft::sharded

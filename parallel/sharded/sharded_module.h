@@ -19,7 +19,7 @@ namespace weft::sharded {
 
 class UnitRunner;
 
-enum class Changes : std::uint8_t { lost, kept };  // of whole parameters
+enum class Changes : std::uint8_t { lost, kept };  // the changes made while a Gathered exists
 
 class WEFT_EXPORT ShardedModule {
  public:
@@ -38,7 +38,7 @@ class WEFT_EXPORT ShardedModule {
   // Splits the parameters over other ranks, in place. All ranks of the new group call it, between iterations
   // or after an iteration has failed. replicas: set it if and only if Options::replicas was set
   // (invalid_argument). The parts and leaves are new tensors, and gradients are dropped. The parts are zero:
-  // set their values by add_to() with a checkpoint, or by an elastic::sharded_part(). Then call
+  // load a checkpoint into them (add_to(), Checkpoints::load()), or use an elastic::sharded_part(). Then call
   // FullyShardedOptimizer::set_group(). If the old group has not failed, it is aborted.
   void set_group(const collectives::Group& group, const std::optional<collectives::Group>& replicas = {});
 
@@ -53,10 +53,11 @@ class WEFT_EXPORT ShardedModule {
   // The parts of all parameters, the ignored parameters and the buffers, for a checkpoint (training_state.h).
   void add_to(SlicedState& state, const std::string& prefix = "model/") const;
 
-  // If the norm of the gradients of all ranks together exceeds max_norm, scales them to it. The norm includes
-  // the ranks over which parameters are split by tensor parallel (tensor_parallel/split.h). Returns the norm
-  // before scaling. All ranks call it after backward. norm_type: p, positive (invalid_argument); infinity:
-  // the largest absolute value. A norm that is not finite also scales the gradients.
+  // If the norm of the gradients of all ranks together exceeds max_norm, scales the gradients so that their
+  // norm is max_norm. The norm includes the ranks over which parameters are split by tensor parallel
+  // (tensor_parallel/split.h). Returns the norm before scaling. All ranks call it after backward. norm_type:
+  // p, positive (invalid_argument); infinity: the largest absolute value. A norm that is not finite also
+  // scales the gradients.
   double clip_grad_norm(double max_norm, double norm_type = 2);
 
   // While the guard exists, all parameters are whole on every rank, so that the program can read them,
@@ -94,7 +95,7 @@ class WEFT_EXPORT ShardedModule {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(runner_); }
 
-  const collectives::Group& group() const;  // of this object alone
+  const collectives::Group& group() const;  // used only by this object
   std::size_t bytes() const;                // of parts, their gradients, and buffers, on this rank
 
  protected:

@@ -19,8 +19,8 @@
 // failed_precondition: restore the parameters, and call set_group().
 //
 // In a join (`ddp.join(range, {}, {&optimizer})`), each iteration whose gradients are reduced has one
-// step(). A rank without a batch steps its part with the gradients that a rank with a batch has in its
-// step(), for example after clipping.
+// step(). A rank without a batch steps its part with the gradients of a rank with a batch, as they are when
+// that rank calls step(), for example after clipping.
 //
 // A step does not change the version counters of autograd: if a forward ran before the step and its backward
 // runs after it, the backward uses the new values without an error. Gradients of a dist_autograd::Pass are
@@ -48,9 +48,9 @@ struct ShardedOptimizerOptions {
   // A bucket is closed when it has at least this many bytes. A bucket is gathered while the next one is
   // stepped.
   std::size_t bucket_bytes = std::size_t{25} << 20;
-  // Steps each parameter in backward, as soon as its gradient is averaged, and gathers a bucket as soon as
-  // all of its parameters have stepped. step() then waits for the remaining gathers. The default is false,
-  // because gradients are used at once and so cannot be clipped or tested for infinite values. Call step()
+  // true: steps each parameter in backward, as soon as its gradient is averaged, and gathers a bucket as soon
+  // as all of its parameters have stepped. step() then waits for the remaining gathers. The default is false,
+  // because gradients that are used at once cannot be clipped or tested for infinite values. Call step()
   // after each backward that is reduced. A parameter whose gradient no rank has computed is not stepped, even
   // if it has an earlier gradient. A failed backward counts as a failed step. Do not use it with an
   // OptimizerInBackward.
@@ -60,9 +60,9 @@ struct ShardedOptimizerOptions {
 class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
  public:
   // Optimizes the replica's parameters that require grad. All ranks call it, and it blocks. The replica must
-  // outlive the optimizer. Do not use tensors that autograd has saved before. invalid_argument on all ranks:
-  // some rank refuses the spec or a parameter (OptimizerSpec::is_elementwise, FlatParameters::check), a
-  // parameter group has no parameter, or the ranks have different parameters or specs (the error names the
+  // outlive the optimizer. Do not use tensors that autograd saved before this call. invalid_argument on all
+  // ranks: some rank refuses the spec or a parameter (OptimizerSpec::is_elementwise, FlatParameters::check),
+  // a parameter group has no parameter, or the ranks have different parameters or specs (the error names the
   // first difference).
   ShardedOptimizer(data_parallel::Replica& replica, dist_optim::OptimizerSpec spec,
                    ShardedOptimizerOptions options = {});
@@ -78,7 +78,7 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   // Resets the gradients of all parameters of the optimizer. set_to_none false: gradients become zero.
   void zero_grad(bool set_to_none = true);
 
-  // The learning rate of a parameter group, by its prefix; "": of the parameters in no group.
+  // The learning rate of the parameter group with this prefix; "" means the parameters that are in no group.
   // set_learning_rate() with nullopt sets all groups. All ranks must set equal rates. not_found: no group has
   // this prefix.
   double learning_rate(const std::string& group = {}) const { return leaves_->learning_rate(group); }
@@ -103,9 +103,9 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   void take_from(const SlicedState& state, const std::string& prefix = "optimizer/");
 
   // Splits the state over the new group. All ranks of the new group call it after Replica::set_group(). A new
-  // rank constructs its optimizer and calls set_state() instead. states: as in set_state(); a lost rank's
-  // part is lost, so they must have been saved before the loss. Empty: the learning rates are kept, and the
-  // rest of the state starts at zero.
+  // rank constructs its optimizer and calls set_state() instead. states: as in set_state(). The part of a
+  // lost rank is lost, so the states must have been saved before the loss. If `states` is empty, the learning
+  // rates are kept, and the rest of the state starts at zero.
   void set_group(const std::vector<dist_optim::OptimizerState>& states);
 
   const dist_optim::OptimizerSpec& spec() const { return spec_; }  // the optimizer, with its options
@@ -119,7 +119,7 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   };
   // The progress of one step.
   struct Round {
-    std::vector<std::uint8_t> arrived;  // by parameter: it has a gradient, and its slice has stepped
+    std::vector<std::uint8_t> arrived;  // by parameter: 1 if it has a gradient and its slice has stepped
     std::vector<std::size_t> missing;   // by bucket: parameters that have not arrived
     std::size_t next = 0;               // buckets whose gather has started
     std::vector<rpc::Future<void>> in_flight;

@@ -41,7 +41,8 @@ struct ShardSetup {
   std::string owner;  // for messages
   ShardGroups groups;
   ShardOptions options = {};
-  // The names of the parameters that require grad in units of the owner on ranks outside of `groups`.
+  // If the owner also has units on ranks outside of `groups`: the names of the parameters there that require
+  // grad.
   std::vector<std::string> names_elsewhere = {};
 };
 
@@ -59,15 +60,16 @@ class WEFT_EXPORT ShardedUnits {
 
   const ShardSetup& setup() const { return setup_; }  // as given, with the present groups
   // Splits the parameters over the ranks of these groups, and drops gradients. Call it between iterations, or
-  // after an iteration has failed. The slices are new tensors with zeros: the owner sets their values by
-  // add_to().
+  // after an iteration has failed. The slices are new tensors with zeros: the owner then sets their values
+  // through add_to().
   void set_groups(ShardGroups groups);
   std::size_t size() const { return units_.size(); }
   // The parameters that required grad at construction. Their order defines the index `parameter` of
   // add_gradient().
   const std::vector<data_parallel::NamedParameter>& trained(std::size_t unit) const;
   bool is_frozen_in_part(std::size_t unit) const;  // some trained() parameters do not require grad now
-  // failed_precondition: a parameter that did not require grad now does, or has another type or device.
+  // failed_precondition: a parameter requires grad now but did not at construction, or its type or device has
+  // changed.
   void check_unchanged() const;
 
   // --- Parameters ---
@@ -83,7 +85,8 @@ class WEFT_EXPORT ShardedUnits {
   void add_gradient(std::size_t unit, std::size_t parameter, const at::Tensor& gradient);
   // Starts to reduce the gradients of a unit. Parameters without a gradient on this rank contribute zeros.
   void start_reduction(std::size_t unit);
-  // Call it instead of start_reduction(), on all ranks: the next reduction of the unit reduces the sum.
+  // Call it instead of start_reduction(), on all ranks. Later gradients are added to the kept ones, and the
+  // next reduction of the unit reduces the sum.
   void keep_gradients(std::size_t unit);
   void finish_reductions(std::optional<std::size_t> unit = {});  // up to the last of this unit; nullopt: all
   // Returns for each unit and each parameter in trained() whether any rank has a gradient. All ranks call it,

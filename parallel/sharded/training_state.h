@@ -59,7 +59,7 @@ WEFT_EXPORT SlicedTensor slice_of_whole(const std::string& name, std::vector<std
 WEFT_EXPORT void add_module(SlicedState& to, const torch::nn::Module& module,
                             const std::string& prefix = "model/");
 
-// Returns the parameters that require grad of a module that every rank has, for the functions below. Each
+// For a module that every rank has: returns the parameters that require grad, for the functions below. Each
 // rank must have an elementwise optimizer for all of these parameters, such as GroupPipeline::optimizer().
 WEFT_EXPORT std::vector<ParameterSlice> slices_of(const torch::nn::Module& module);
 
@@ -84,7 +84,8 @@ WEFT_EXPORT void expect_groups(const dist_optim::OptimizerSpec& spec,
 // Adds the state of an optimizer of these slices.
 WEFT_EXPORT void add_optimizer(SlicedState& to, const dist_optim::OptimizerState& state,
                                const std::vector<ParameterSlice>& slices, const std::string& prefix);
-// Adds memory for the optimizer's state of these slices, as far as a checkpoint with these names has it.
+// Adds memory for the optimizer's state of these slices. names: the tensors of the checkpoint; states that it
+// does not contain are left out.
 WEFT_EXPORT void add_wanted_optimizer(SlicedState& to, const dist_optim::OptimizerSpec& spec,
                                       const std::vector<ParameterSlice>& slices,
                                       const std::vector<std::string>& names, const std::string& prefix);

@@ -17,7 +17,7 @@ namespace weft::sharded {
 struct UnitParameters {
   std::string name = {};  // for messages: "block layers.0"
   std::vector<data_parallel::NamedParameter> parameters = {};
-  std::vector<tensor_parallel::Placement> split = {};  // of these: parts over other groups
+  std::vector<tensor_parallel::Placement> split = {};  // those parameters that are parts over other groups
   std::size_t buffers = 0;                             // units with the same number share buffers
 };
 

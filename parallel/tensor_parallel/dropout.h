@@ -1,8 +1,8 @@
 // DropoutGenerators: random numbers for dropout in a model that is split over the ranks of a group.
 //
 //   DropoutGenerators generators(group, seed);
-//   hidden = dropout(hidden, 0.1, generators.split());      // each rank has other elements: other numbers
-//   x = x + dropout(output, 0.1, generators.whole());       // all ranks have the same: equal numbers
+//   hidden = dropout(hidden, 0.1, generators.split());      // split over the ranks: different numbers
+//   x = x + dropout(output, 0.1, generators.whole());       // equal on all ranks: equal numbers
 //
 // If all ranks have equal activations, they must drop equal elements. If the activations are split, the ranks
 // must draw different numbers, since equal masks would repeat the same pattern on every rank. With sequence

@@ -28,18 +28,18 @@ struct GradientGroup {
   bool all_differ = false;
 };
 
-// If the norm of the gradients of all ranks together exceeds max_norm, scales them to it. Returns the norm
-// before scaling, with the same bits on all ranks. norm_type: p, positive; infinity: the largest absolute
-// value. A parameter without a gradient is ignored. A norm that is not finite also scales the gradients, as
-// in torch::nn::utils::clip_grad_norm_. invalid_argument: norm_type is not positive, or a parameter is split
-// over a group of several ranks that is not in `over`.
+// If the norm of the gradients of all ranks together exceeds max_norm, scales the gradients so that their
+// norm is max_norm. Returns the norm before scaling, with the same bits on all ranks. norm_type: p, positive;
+// infinity: the largest absolute value. A parameter without a gradient is ignored. A norm that is not finite
+// also scales the gradients, as in torch::nn::utils::clip_grad_norm_. invalid_argument: norm_type is not
+// positive, or a parameter is split over a group of several ranks that is not in `over`.
 WEFT_EXPORT double clip_grad_norm(const std::vector<Placement>& parameters,
                                   const std::vector<GradientGroup>& over, double max_norm,
                                   double norm_type = 2);
 
-// Divides the gradients by the loss scale `factor`. If a gradient is not finite on any rank of the groups,
-// returns false on all of them, and the gradients' values are unspecified. Also list a data parallel group
-// whose ranks have different gradients (data_parallel/unscale.h).
+// Divides the gradients by the loss scale `factor`. If at least one rank of the groups has a gradient that is
+// not finite, returns false on all of them, and the gradients' values are unspecified. Also list a data
+// parallel group whose ranks have different gradients (data_parallel/unscale.h).
 WEFT_EXPORT bool unscale_gradients(const std::vector<Placement>& parameters,
                                    const std::vector<collectives::Group>& over, double factor);
 

@@ -14,7 +14,7 @@
 //
 // Sequence parallel (Korthikanti et al., 2022): outside of the two layers each rank has a part of the
 // sequence, along `sequence_dim`. The column-parallel layer gathers the sequence and the row-parallel layer
-// scatters it. If a parameter is used on parts of the sequence, as that of a norm, pass it through
+// scatters it. If a parameter is used on parts of the sequence, such as the weight of a norm, pass it through
 // copy_to_ranks(), so that its gradient is the sum over the ranks; SequenceParallelLayerNorm does this.
 //
 // All ranks construct these layers in the same order, with equal arguments and with generators in the same
@@ -39,7 +39,7 @@ class OverlappedGroup;
 // How the layer is split and initialized.
 struct ColumnParallelOptions {
   bool bias = true;            // each rank has its part of the bias
-  bool gather_output = false;  // every rank gets all output features
+  bool gather_output = false;  // true: every rank gets all output features
   // Sequence parallel: the input is this rank's part along that dimension.
   std::optional<std::int64_t> sequence_dim = {};
   // The number of equal blocks into which the output features are divided; each rank has a part of every
@@ -82,7 +82,8 @@ class WEFT_EXPORT RowParallelLinearImpl final : public SplitModule {
   RowParallelLinearImpl(const collectives::Group& group, std::int64_t in_features, std::int64_t out_features,
                         RowParallelOptions options = {});
 
-  // input: [..., in_features / ranks]. Returns [..., out_features], the sum over the ranks.
+  // input: [..., in_features / ranks], or [..., in_features] without input_is_parallel. Returns the sum over
+  // the ranks, [..., out_features]; with sequence_dim, this rank's part of the sum.
   at::Tensor forward(const at::Tensor& input);
   void pretty_print(std::ostream& stream) const override;
 

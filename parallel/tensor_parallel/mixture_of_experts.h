@@ -40,7 +40,7 @@ struct MixtureOptions {
   // choices before second ones, then in the order of the tokens. Further tokens get no output of this expert.
   // nullopt: no limit.
   std::optional<double> capacity_factor = {};
-  bool average_gradients = false;               // divides the experts' gradients by the number of ranks
+  bool average_gradients = false;               // true: divides the experts' gradients by the number of ranks
   std::optional<at::Generator> generator = {};  // draw_uniform()
 };
 

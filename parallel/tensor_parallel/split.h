@@ -67,7 +67,8 @@ struct Placement {
   std::string name;
   at::Tensor tensor;
   std::vector<Split> splits;  // empty: replicated; several: each splits the part of the previous one
-  // The gradient of another rank's copy counts in the norm instead, as for a parameter that two stages share.
+  // true: the norm counts the gradient of another rank's copy instead of this rank's gradient, for example
+  // because two stages share the parameter.
   bool counts_elsewhere = false;
 };
 

@@ -31,7 +31,7 @@ class Predictor {
 
   int global_batch() const { return global_batch_; }
 
-  // The reason why the choice is impossible with any memory limit; nullopt: it is possible.
+  // The reason why the choice is impossible even without a memory limit; nullopt: it is possible.
   std::optional<std::string> problem(const Choice& choice) const;
   // Call these only if problem() returns nullopt for the choice.
   std::vector<std::size_t> layers_of_stages(const Choice& choice);  // the number of layers of each stage
@@ -42,8 +42,10 @@ class Predictor {
  private:
   struct Stages {
     partition::Partition cut;
-    std::vector<schedule::StageCost> costs;  // each part of a backward is half of it, without all-reduces
-    std::vector<double> tensor_seconds;      // of the all-reduces in one direction
+    // weight_gradient: half of the backward without its all-reduces. input_gradient: the other half, and the
+    // all-reduces.
+    std::vector<schedule::StageCost> costs;
+    std::vector<double> tensor_seconds;  // of the all-reduces in one direction
     std::vector<schedule::Edge> edges;
     std::vector<double> edge_bytes;
     // By stage: the seconds of the longest chain of stages that leads to it.
@@ -69,7 +71,7 @@ class Predictor {
   const Options& options_;
   int global_batch_ = 0;
   std::size_t layers_ = 0;                                // without inputs
-  bool splits_ = false;                                   // any layer
+  bool splits_ = false;                                   // true: tensor parallel splits at least one layer
   std::map<std::pair<int, int>, RankModel> rank_models_;  // by micro-batch and tensor ranks
   // By micro-batch, tensor ranks, number of stages and balance.
   std::map<std::tuple<int, int, int, Balance>, Stages> stages_;

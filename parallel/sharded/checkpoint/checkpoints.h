@@ -12,7 +12,7 @@
 //
 // Each rank has one object. All ranks call save(), latest() and remove_after() in the same order, as
 // collectives. These functions block: do not call them on an agent's threads. The agent must live until the
-// futures complete; if it is closed before, they fail with its error. Not thread-safe.
+// futures complete; if the agent is closed earlier, the futures fail with the agent's error. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
@@ -39,15 +39,16 @@ struct SaveVerdict;  // of rank 0 to a rank
 // The options must be equal on all ranks.
 struct CheckpointOptions {
   int keep = 2;  // complete checkpoints to keep, at least 1; a completed save removes the older ones
-  // The time for which a rank that has written its file, or calls latest(), waits for slower ranks and for
-  // ranks that have not called save() yet. When it expires, the group of these checkpoints fails.
+  // The maximum time for which a rank waits for the other ranks after it has written its file, and in
+  // latest(). The other ranks may be slower, or may not have called save() yet. When the time expires, the
+  // group of these checkpoints fails.
   std::chrono::nanoseconds timeout = std::chrono::hours{1};
 };
 
 class WEFT_EXPORT Checkpoints {
  public:
-  // All ranks of the group call it; it splits a group for its own use. folder: on a file system that all
-  // ranks share; the first save creates it. Only one job at a time may write into it.
+  // All ranks of the group call the constructor, which creates a separate group for this object. folder: on a
+  // file system that all ranks share; the first save creates it. Only one job at a time may write into it.
   Checkpoints(const collectives::Group& group, std::filesystem::path folder, CheckpointOptions options = {});
   // Waits for a save in flight.
   ~Checkpoints();
@@ -72,7 +73,7 @@ class WEFT_EXPORT Checkpoints {
 
   // The names of a checkpoint's tensors, in order. Reads the headers of its files.
   std::vector<std::string> names(std::int64_t step) const;
-  // Fills the values of `wanted`, of which the caller sets the names, sizes, begins, dtypes and memory, and
+  // The caller sets the names, sizes, begins, dtypes and memory of `wanted`. load() fills in the values, and
   // returns the notes. load() is not a collective: ranks may load the same elements or different ones, or not
   // call load(). It reads the headers of files, starting with the file of this rank's number, until it has
   // found all elements, and then reads only the wanted elements, in blocks of 1 MiB. failed_precondition,

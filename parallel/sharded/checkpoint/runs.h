@@ -46,11 +46,12 @@ struct SharedElements {
 };
 using Positions = std::pair<std::int64_t, std::int64_t>;  // begin, end
 
-// The elements that are at these positions of both `to` and `from`, ascending; adjacent ranges are joined.
+// The elements of the tensor that are in both selections: at the positions `in_to` of `to`, and at the
+// positions `in_from` of `from`. Ascending; adjacent ranges are joined.
 WEFT_EXPORT std::vector<SharedElements> shared_elements(const Runs& to, Positions in_to, const Runs& from,
                                                         Positions in_from);
-// The same for several ranges of positions of `to`, ascending. Removes the positions that it finds from
-// `wanted`.
+// The same for several ranges of positions of `to`, ascending. Removes from `wanted` the positions of the
+// elements that it returns.
 WEFT_EXPORT std::vector<SharedElements> take_shared(const Runs& to, std::vector<Positions>& wanted,
                                                     const Runs& from, Positions in_from);
 

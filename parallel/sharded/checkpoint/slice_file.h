@@ -1,9 +1,10 @@
 // Slice files: the slices that one rank wrote into a checkpoint, as one tensor file.
 //
-// A whole tensor has its name and its shape in the file. A slice is a tensor of one dimension named
-// NAME[BEGIN:END], of runs NAME[FIRST:LENGTH:DISTANCE][BEGIN:END]; the note "weft.slices" gives its name,
-// first element, runs and the whole tensor's sizes as JSON. Errors: those of tensor files; invalid_argument
-// if a tensor has another shape or dtype than the caller wants. Used by one thread.
+// A whole tensor has its name and its shape in the file. A slice is a tensor of one dimension, named
+// NAME[BEGIN:END]. A slice of runs is named NAME[FIRST:LENGTH:DISTANCE][BEGIN:END]. The note "weft.slices"
+// contains, as JSON, the name, the first element and the runs of each slice, and the sizes of the whole
+// tensor. Errors: those of tensor files; invalid_argument if a tensor has another shape or dtype than the
+// caller wants. Used by one thread.
 #pragma once
 
 #include <weft/dist_optim/checkpoint/tensor_file.h>
@@ -40,7 +41,7 @@ class WEFT_EXPORT SliceFileReader {
 
   const std::map<std::string, Slice>& slices() const { return slices_; }  // by the tensor's name
   const std::filesystem::path& path() const { return path_; }             // as given
-  // The elements of the slice's runs from `begin` on, which must be in this slice.
+  // Reads elements of the slice's runs into `to`, from `begin` on. They must be in this slice.
   void read(const Slice& slice, std::int64_t begin, const at::Tensor& to);
 
  private:
@@ -67,7 +68,7 @@ class WEFT_EXPORT SliceTarget {
   SlicedTensor tensor_;
   Runs runs_;
   std::vector<Positions> missing_;  // of the runs
-  bool seen_ = false;               // some file has the tensor; completes a tensor without elements
+  bool seen_ = false;               // true: a file has the tensor, which is complete if it has no elements
 };
 
 }  // namespace weft::sharded

@@ -20,7 +20,7 @@ class WEFT_EXPORT FlatParameters {
  public:
   struct Bucket {
     std::vector<std::size_t> parameters;  // indices in the list given to the constructor
-    ShardLayout layout;                   // of these
+    ShardLayout layout;                   // of these parameters
     at::Tensor buffer;                    // layout.elements(), the same on all ranks
     at::Tensor part;                      // layout.part elements of the buffer: those of this rank
   };

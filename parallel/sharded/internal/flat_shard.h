@@ -21,8 +21,8 @@ namespace weft::sharded {
 
 class FlatShard {
  public:
-  // parameters: of one type and device; all require grad or none does. Takes their values. group: the part is
-  // in its memory. owner: a name for error messages.
+  // parameters: of one type and device; all require grad or none does. Takes their values. The part is in the
+  // memory of the group, or in host memory (ShardOptions::in_host_memory). owner: a name for error messages.
   FlatShard(std::vector<data_parallel::NamedParameter> parameters, const collectives::Group& group,
             const ShardOptions& options, const std::string& owner);
 
@@ -32,12 +32,13 @@ class FlatShard {
   bool trains() const { return part_gradients_.defined(); }
   // Whether some of the parameters do not require grad now.
   bool is_frozen_in_part() const;
-  // failed_precondition: a parameter that did not require grad now does, or has another type or device.
+  // failed_precondition: a parameter requires grad now but did not at construction, or its type or device has
+  // changed.
   void check_unchanged() const;
   const std::vector<data_parallel::NamedParameter>& parameters() const { return parameters_; }
   const ShardLayout& layout() const { return layout_; }
   const std::vector<ShardLayout::Slice>& own() const { return layout_.slices[rank_]; }
-  // By own(): leaves, named as dist_optim::slice_of() does.
+  // The slices, in the order of own(): leaves, named as dist_optim::slice_of() names them.
   const std::vector<dist_optim::Parameter>& slices() const { return slices_; }
   const at::Tensor& part() const { return part_; }
 
@@ -48,7 +49,7 @@ class FlatShard {
            part_.scalar_type() == c10::typeMetaToScalarType(gathered_.dtype());
   }
   void place(const at::Tensor& buffer);
-  // Copies the elements of the buffer that differ from the part, compared in the buffer's type, into the
+  // Compares the buffer with the part, in the buffer's type, and copies the elements that differ into the
   // part.
   void keep_changes(const at::Tensor& buffer);
   void displace();
@@ -65,7 +66,7 @@ class FlatShard {
   at::Tensor direct_output() const;
   // Adds the reduced part to the gradients of the slices. Slices without a gradient get one in publish().
   void take_reduced(const at::Tensor& part);
-  // has_gradient: by parameter, whether a rank has computed one.
+  // has_gradient: by parameter, whether any rank has computed its gradient.
   void publish(const std::vector<bool>& has_gradient);
   void forget_gradients() { received_.assign(parameters_.size(), false); }  // of a backward that has ended
   bool has_received(std::size_t parameter) const { return received_[parameter]; }

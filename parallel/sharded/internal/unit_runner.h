@@ -5,10 +5,10 @@
 // the gather of the next unit starts; after the forward they are split again. When backward has computed all
 // expected gradients of a unit, they are reduced to the ranks' parts.
 //
-// A collective needs all ranks, but the backward of a rank may not reach all units. So the ranks agree on one
-// sequence of units, the reversed order of the forward, which they compare. Backward gathers and reduces each
-// unit once in this order, also on a rank that does not reach it. At the end the ranks exchange which
-// parameters have gradients.
+// A collective needs all ranks, but the backward of a rank may not reach all units. So all ranks use one
+// sequence of units: the reversed order of the forward. The ranks compare the order after each forward.
+// Backward gathers and reduces each unit once in this order, also on a rank that does not reach it. At the
+// end the ranks exchange which parameters have gradients.
 //
 // Owned by a ShardedModule. Hooks run on threads of LibTorch's engine; one backward at a time.
 #pragma once

@@ -13,7 +13,7 @@ namespace weft::tensor_parallel {
 
 // input: [..., in], equal on all ranks, or with sequence_dim this rank's part along that dimension. weight:
 // [rows of this rank, in]. bias: [rows of this rank], or undefined. Result: [..., rows of this rank], of the
-// whole sequence. It keeps the given input for backward: with sequence_dim only the part.
+// whole sequence. The input is kept for backward; with sequence_dim, this is only the part.
 at::Tensor column_product(const std::shared_ptr<OverlappedGroup>& ranks, const at::Tensor& input,
                           const at::Tensor& weight, const at::Tensor& bias,
                           std::optional<std::int64_t> sequence_dim);

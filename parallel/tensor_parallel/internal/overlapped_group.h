@@ -3,7 +3,7 @@
 //   auto reduction = ranks->start(tensor.device(),
 //                                 [&](const auto& group) { return group.all_reduce(tensor); });
 //   ...                     // computes something else
-//   reduction.finish();     // the tensor is reduced, on a device for later work on the current stream
+//   reduction.finish();     // the tensor is reduced; on a device: for later work on the current stream
 //
 // On the CPU, collectives run on the group's threads; on a device, on one stream of this object. Thread-safe.
 #pragma once
