@@ -58,7 +58,7 @@ class WEFT_EXPORT Agent {
   }
 
   // Limits the number of calls of a method that run here at the same time, and the number that wait. Further
-  // calls fail with resource_exhausted and not_sent.
+  // calls fail with resource_exhausted and Execution::not_sent.
   void limit(const std::string& method, MethodLimit limit);
 
   // A peer by name or by address. connect() is the same, for addresses.

@@ -1,8 +1,8 @@
 // Health: the state of an agent, for health checks. The method `weft.health` returns it.
 //
 // A loop serves the method, so the agent replies even while every handler thread is busy. A draining agent
-// refuses new calls with `shut_down`, including calls of `weft.health`. Only a call that arrived before
-// returns "draining". Thread-safety: values.
+// refuses new calls with `shut_down`, including calls of `weft.health`. Only a call of `weft.health` that
+// arrived before the drain began returns "draining". Thread-safety: values.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>

@@ -1,5 +1,5 @@
-// AgentStats: the counters of an agent, the number of its calls in flight, and the figures of its layers. The
-// method `weft.stats` returns it to peers, and stats() to the agent's own program.
+// AgentStats: the counters of an agent, the number of its calls in flight, and the figures of its layers.
+// Peers get it from the method `weft.stats`, the agent's own program from stats().
 //
 // A loop serves the method, so the agent replies even while every handler thread is busy. Counters start at 0
 // when the agent is created; compute rates from the difference of two reports. Thread-safety: values.

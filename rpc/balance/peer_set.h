@@ -84,7 +84,7 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   bool known_ WEFT_GUARDED_BY(mutex_) = false;  // names are known, or the resolver has failed
   bool resolving_ WEFT_GUARDED_BY(mutex_) = false;
   Clock::time_point asked_ WEFT_GUARDED_BY(mutex_){};  // the time of the last query
-  // Counts queries; timers of earlier rounds have no effect.
+  // Counts queries; timers of earlier queries have no effect.
   std::uint64_t round_ WEFT_GUARDED_BY(mutex_) = 0;
   std::vector<Ready> waiting_ WEFT_GUARDED_BY(mutex_);
 };
@@ -240,8 +240,8 @@ class WEFT_EXPORT PeerSet {
   PeerSet(const std::shared_ptr<AgentCore>& agent, const Names& names, PeerSetOptions options = {});
   PeerSet(const std::shared_ptr<AgentCore>& agent, Resolver resolver, PeerSetOptions options = {});
 
-  // Return a handle whose calls have a key, have options or metadata (merged as for a Peer), or are made on
-  // behalf of a call that is being served. The deadline applies to all attempts together. With
+  // Return a handle for calls with a key, with options, with metadata, or on behalf of a served call. Options
+  // and metadata are merged as for a Peer. The deadline applies to all attempts together. With
   // wait_for_ready, a call retries all replicas until one can be reached.
   PeerSet key(std::string_view key) const;
   PeerSet with(CallOptions options) const;
@@ -275,7 +275,7 @@ class WEFT_EXPORT PeerSet {
         std::forward<Given>(given)...);
   }
 
-  void set(const Names& names) { state_->set(names); }  // replicas that stay keep their state
+  void set(const Names& names) { state_->set(names); }  // known replicas keep their state
   std::vector<ReplicaPlan::Replica> replicas() const { return state_->replicas(); }  // a copy
 
  private:

@@ -51,8 +51,8 @@ class WEFT_EXPORT ReplicaPlan {
   // replica.
   using Time = Clock::time_point;
   enum class Outcome : std::uint8_t { good, failed, unknown };
-  // How well a replica can be reached, the best first. For a key, a connecting replica counts as connected,
-  // so that keys do not move when replicas start.
+  // How well a replica can be reached, the best first. For a call with a key, a connecting replica counts as
+  // connected, so that keys do not move when replicas start.
   enum class Reach : std::uint8_t { ready, connecting, failing };  // ready: connected, or never tried
 
   // A plan without replicas; add them with set().

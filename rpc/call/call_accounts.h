@@ -35,7 +35,7 @@ struct AgentCounts {
   std::uint64_t peers_silent = 0;        // connections closed because no heartbeat arrived
   std::uint64_t exceptions_dropped = 0;  // thrown by continuations, and by jobs of loops and handler threads
   std::uint64_t serving = 0, waiting = 0;  // calls in flight now: of peers, and of this agent
-  // Now: requests that are being read, and requests of calls of peers.
+  // Now: the bytes of requests that are being read, and of requests of peers' calls.
   std::uint64_t serving_bytes = 0;
   std::uint64_t waiting_bytes = 0;  // now: calls of this agent (Limits::outgoing_bytes, outgoing_values)
   // Bytes of requests and replies, with their headers and attachments.
@@ -86,8 +86,8 @@ class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallA
   std::shared_ptr<void> retry_waits(OutgoingSize size);
 
   // Counts a request of a peer and its bytes, until the destructor of its IncomingCall calls release().
-  // upkeep: MethodEntry::upkeep. admitted: the connection has reserved the bytes. hold() returns false, and
-  // counts nothing, if a limit of the agent is exceeded.
+  // upkeep: MethodEntry::upkeep. admitted: true if the connection has reserved the bytes. hold() returns
+  // false, and counts nothing, if a limit of the agent is exceeded.
   bool hold(std::uint64_t bytes, bool upkeep, bool admitted);
   void release(std::uint64_t bytes, bool upkeep);
   // For ActiveCall: a call of a peer begins and ends.
@@ -98,7 +98,7 @@ class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallA
   std::int64_t served() const { return served_.all(); }
   std::int64_t made() const { return made_.all(); }
   std::int64_t served_work() const { return served_.work; }             // without background calls
-  std::int64_t made_work() const { return made_.work + retry_waits_; }  // likewise
+  std::int64_t made_work() const { return made_.work + retry_waits_; }  // without background calls
 
   // Sets draining(), then calls `begun`. The future completes when no call is in flight. It fails with
   // deadline_exceeded if calls are in flight after `timeout`, and with failed_precondition if the future of

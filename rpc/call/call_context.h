@@ -1,5 +1,5 @@
-// CallContext: the call that a handler serves. For the calls that the handler makes with `peer.with(call)`,
-// the deadline, the cancellation and the sections of layers above (pass, trace) are passed on.
+// CallContext: the call that a handler serves. The calls that the handler makes with `peer.with(call)`
+// inherit the deadline, the cancellation, and the sections of layers above (pass, trace).
 //
 // The context exists until the call is answered. Thread-safety: the functions may be called from any thread,
 // except slots(), which only the handler may call.

@@ -46,8 +46,8 @@ class WEFT_EXPORT ResultSink {
   // Receives the result of the handler, or the object that the handler created. Called on the thread that
   // answers the call. If keep() throws, the call fails with that exception.
   virtual void keep(KeptValue value) = 0;
-  // The call has failed, perhaps after keep(): the reply could not be sent. Called after the caller was
-  // answered, on the loop of the call's connection.
+  // The call has failed. If keep() was called before, the reply could not be sent. Called after the caller
+  // was answered, on the loop of the call's connection.
   virtual void failed(std::exception_ptr error) = 0;
 };
 
@@ -82,8 +82,8 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   // `admission` is called on the executor, before the handler. It runs `proceed` there at once, posts it to
   // the executor later, or fails the call. It may add contexts.
   void set_admission(UniqueFunction<void(Callback proceed)> admission) { admission_ = std::move(admission); }
-  // Runs the handler on the executor (at once if the executor is the loop), after the method's gate has
-  // admitted the call.
+  // Runs the handler on the executor (at once if the executor is the loop), after the method's MethodGate, if
+  // it has one, has admitted the call.
   void run();
 
   // For the handler's thunk.
@@ -156,7 +156,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
     IncomingCall& call_;
   };
 
-  ActiveCall active_;  // destroyed last, because drain() then completes
+  ActiveCall active_;  // destroyed last, because its destructor may complete drain()
   std::shared_ptr<CallHost> host_;
   std::shared_ptr<Carrier> carrier_;
   std::shared_ptr<const MethodEntry> method_;

@@ -23,8 +23,8 @@ class WEFT_EXPORT Interceptor {
     (void)call;
     co_return;
   }
-  // At the callee, once for every call whose handler ran or was refused, before the answer is sent. error:
-  // null if the call has succeeded. Must not block.
+  // At the callee, once for every call that was refused or whose handler ran, before the answer is sent.
+  // error: null if the call has succeeded. Must not block.
   virtual void answered(CallContext& call, const std::exception_ptr& error) noexcept {
     (void)call, (void)error;
   }

@@ -27,7 +27,7 @@ class CallContext;
 
 // Options of a method.
 struct Idempotent {};
-// Running it twice has the effect of running it once, so it may be retried.
+// Running the method twice has the effect of running it once, so its calls may be retried.
 inline constexpr Idempotent idempotent{};
 struct NonBlocking {};
 inline constexpr NonBlocking non_blocking{};  // the method runs on the loop, so it must return at once
@@ -144,7 +144,7 @@ template <auto Value>
 struct Constant {};
 
 // `Type` is the type of Target. It is a separate parameter because of a defect of g++ (seen with version 12).
-// If only a pointer to member among the arguments of a template belongs to a type in an unnamed namespace,
+// If the only template argument that refers to an unnamed namespace is a pointer to member of a type there,
 // g++ gives the template external linkage. Two files with a `Worker` in an unnamed namespace would then
 // silently share one of their handlers.
 template <class Type, FixedString Name, auto Target, auto... Options>

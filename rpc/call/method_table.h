@@ -38,7 +38,8 @@ struct MethodEntry {
   std::string result;
   bool idempotent = false;
   bool non_blocking = false;
-  // Calls in flight need this method: it is served until the agent has drained, and uses no credit.
+  // true: calls in flight need this method, so it is served until the agent has drained, and its calls use no
+  // credit.
   bool upkeep = false;
   bool background = false;    // the option `background` of a method
   bool needs_object = false;  // a member function: runs on `object`, or on the object that a layer resolves

@@ -21,8 +21,8 @@
 namespace weft::rpc {
 
 // Waits between attempts: they grow from `first` by the factor `growth` up to `max`. Each wait is random,
-// between half of that value and the value, so that callers that failed at the same time do not retry at the
-// same time.
+// between 0.5 and 1 times this value, so that callers that failed at the same time do not retry at the same
+// time.
 struct Backoff {
   std::chrono::nanoseconds first;
   double growth;
