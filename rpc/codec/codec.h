@@ -79,7 +79,7 @@ std::string type_text() {
 
 namespace detail {
 
-// char and similar types are not numbers: text is std::string.
+// char and similar types are not numbers and have no codec: use std::string for text.
 template <class T>
 concept Integer =
     std::integral<T> && !std::same_as<T, bool> && !std::same_as<T, char> && !std::same_as<T, wchar_t> &&

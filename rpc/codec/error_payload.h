@@ -1,4 +1,5 @@
-// with_payload, payload: a value that accompanies an error, from the handler that throws it to its caller.
+// with_payload, payload: a value that accompanies an error from the handler that throws the error to the
+// caller.
 //
 //   struct QuotaExceeded { std::int64_t limit = 0; };
 //   WEFT_CODEC(QuotaExceeded, limit)

@@ -1,6 +1,6 @@
 // AsioExecutor: adapts an Executor of weft to Asio, so that asio::awaitable coroutines resume on that
-// Executor. Its execution context is the agent's loop: timers and sockets that are made from it wait on the
-// loop, and complete on the Executor.
+// Executor. Its execution context is the agent's loop: a timer or socket that is created with an AsioExecutor
+// waits on the loop, and its handlers run on the Executor.
 //
 // A value. It shares the ownership of the Executor. All code that it runs has the given thread-local context.
 // Thread-safe.

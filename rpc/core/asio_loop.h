@@ -3,9 +3,10 @@
 //
 // Owned by an agent through shared_ptr; pending futures share the ownership. One thread at a time runs the
 // loop. stop() drops the timers, except those of schedule_closing(). It ends the loop's own thread when no
-// other work is pending on the io_context. Jobs that are posted later run at once on a posting thread, one at
-// a time, so that no job is lost. stop() does not stop a program's io_context. A loop with its own thread may
-// spin: without work it polls for a short time before it blocks, which saves the wake-up (spin_policy.h).
+// other work is pending on the io_context. Jobs that are posted after stop() run at once on one of the
+// threads that post them, one job at a time, so that no job is lost. stop() does not stop a program's
+// io_context. A loop with its own thread may spin: without work it polls for a short time before it blocks,
+// which saves the wake-up (spin_policy.h).
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -56,7 +57,7 @@ class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_t
   const bool own_;
   std::thread thread_;
   std::atomic<bool> stopped_{false};
-  std::atomic<std::size_t> late_jobs_{0};  // jobs posted since stop(), or about to run
+  std::atomic<std::size_t> late_jobs_{0};  // jobs posted after stop() that have not run
 };
 
 // The io_context for sockets of `loop`. Throws invalid_argument if `loop` is not an AsioLoop.

@@ -13,7 +13,7 @@
 namespace weft::rpc::detail {
 
 WEFT_EXPORT std::string to_base64(std::span<const std::byte> bytes);
-// nullopt if the text is malformed: another character, a wrong length or padding, or nonzero bits in the
+// nullopt if the text is malformed: an invalid character, a wrong length or padding, or nonzero bits in the
 // padding.
 WEFT_EXPORT std::optional<std::vector<std::byte>> from_base64(std::string_view text);
 

@@ -67,7 +67,8 @@ struct ErrorPayload {
   std::string type;   // the name of the value's type in the canonical grammar
   std::string bytes;  // packed
 };
-inline constexpr std::size_t max_error_payload = std::size_t{64} << 10;  // bytes, `type` and `bytes` together
+// The maximum size of `type` and `bytes` together, in bytes.
+inline constexpr std::size_t max_error_payload = std::size_t{64} << 10;
 
 class WEFT_EXPORT Error : public std::runtime_error {
  public:

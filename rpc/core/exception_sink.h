@@ -2,9 +2,9 @@
 // that runs a continuation belongs to a connection, a timer or another caller, which cannot handle the
 // exception.
 //
-// Each loop has one sink, and an agent's handler threads have one. The futures that they complete share the
-// sink. Without a handler, take() writes a line to stderr. An agent sets a handler that logs and counts the
-// exceptions. Thread-safe.
+// Each loop has one sink, and the handler threads of an agent have one. A future shares the sink of the loop
+// or of the handler threads that complete the future. Without a handler, take() writes a line to stderr. An
+// agent sets a handler that logs and counts the exceptions. Thread-safe.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -23,7 +23,8 @@ class WEFT_EXPORT Executor {
 
 // ContextSwitch: thread-local state that belongs to a piece of code rather than to a thread (LibTorch's grad
 // mode, the parameter version that a handler reads). It is entered before the code runs on a thread, and left
-// when the code suspends or ends. The calls strictly alternate, possibly on different threads.
+// when the code suspends or ends. Calls of enter() and leave() strictly alternate, possibly on different
+// threads.
 class WEFT_EXPORT ContextSwitch {
  public:
   virtual ~ContextSwitch() = default;

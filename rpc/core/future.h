@@ -45,8 +45,8 @@ namespace detail {
 // loop's sink. Both may be null.
 WEFT_EXPORT void continuation_threw(const Loop* loop, ExceptionSink* exceptions) noexcept;
 
-// The stages are empty -> waiting (a continuation is set) -> done, or empty -> done. Of complete() and
-// consume(), the later call runs the continuation.
+// The stages are empty -> waiting (a continuation is set) -> done, or empty -> done. The later of the two
+// calls, complete() or consume(), runs the continuation.
 template <class T>
 class FutureState {
  public:

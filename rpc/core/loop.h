@@ -1,8 +1,8 @@
 // Loop: a single-threaded event loop with a clock. OwnedThread: marks threads that must not block.
 //
-// Every connection and every call's timers belong to one loop. post() may be called from any thread; the
-// schedule functions, cancel() and run_turn() only on the loop. AsioLoop is the implementation for
-// production; simulations have a loop with their own clock and order.
+// Every connection and every call's timers belong to one loop. post(), dispatch() and schedule_after() may be
+// called from any thread. Call schedule(), schedule_closing(), cancel() and run_turn() only on the loop.
+// AsioLoop is the implementation for production; simulations have a loop with their own clock and order.
 #pragma once
 
 #include <weft/rpc/core/exception_sink.h>
@@ -73,8 +73,9 @@ class WEFT_EXPORT Loop : public Executor {
   virtual void run_turn(Callback event) { event(); }
   // The execution context for Asio's timers and sockets in handlers of calls on this loop.
   virtual asio::execution_context& context() = 0;
-  // Whether the loop has its own thread, which runs it. stop() ends that thread; call it from one other
-  // thread. Without its own thread, the program runs the loop, even after stop().
+  // Whether the loop has its own thread, which runs it. stop() ends that thread; call stop() on another
+  // thread, and only on one thread at a time. Without its own thread, the program runs the loop, even after
+  // stop().
   virtual bool owns_thread() const { return false; }
   virtual void stop() {}
 

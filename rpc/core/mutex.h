@@ -66,8 +66,8 @@ class WEFT_THREAD_SAFETY(scoped_lockable) MutexLock {
   std::unique_lock<std::mutex> lock_;
 };
 
-// Unlocks a caller's lock from its construction until it is destroyed. The analysis needs the mutex of the
-// lock, which is therefore the second parameter.
+// Unlocks the caller's lock as long as the MutexUnlock exists. The second parameter is the mutex of the lock,
+// because the analysis needs it.
 class WEFT_THREAD_SAFETY(scoped_lockable) MutexUnlock {
  public:
   MutexUnlock(MutexLock& lock, [[maybe_unused]] Mutex& mutex) WEFT_RELEASE(mutex) : lock_(lock.lock_) {

@@ -14,11 +14,11 @@
 //   slept()     the loop blocked; the duration until the next event.
 //
 // Two rules bound the cost. First, the loop stops polling for a while (a pause) if another thread ran instead
-// of the loop for 0.2 ms, or three times for a shorter time, with less than a second between them. The pause
-// is 5 ms, or 20 times the time that the other thread ran, if that is longer. If another thread needs the
-// core again soon after a pause, the next pause is twice as long, up to 10 s. Second, after eight consecutive
-// polls without an event, the loop skips polling: each further poll without an event is followed by one more
-// wait without polling than the last, up to 255. So sparse events cost little. If an event arrives soon after
+// of the loop for 0.2 ms, or three times for a shorter time, each time less than a second after the last. The
+// pause is 5 ms, or 20 times the time that the other thread ran, if that is longer. If another thread needs
+// the core again soon after a pause, the next pause is twice as long, up to 10 s. Second, after more than
+// eight consecutive polls without an event, the loop waits without polling: once after the ninth poll, twice
+// after the tenth, and so on, up to 255 times. So sparse events cost little. If an event arrives soon after
 // the loop has blocked, the loop polls again.
 //
 // A value, used by one thread. It does not read a clock: its caller passes the time.
@@ -49,7 +49,7 @@ class WEFT_EXPORT SpinPolicy {
 
   // The loop calls bound() before it polls, and reports the result.
   bool spins() const { return bound_.count() > 0; }  // constant
-  bool yields() const { return adaptive_; }          // adaptive
+  bool yields() const { return adaptive_; }          // true: the loop yields while it polls
   Duration bound(Time now);
   Time paused_until() const { return paused_until_; }
   bool yielded(Time now, Duration away);

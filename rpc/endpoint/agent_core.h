@@ -31,8 +31,8 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   ~AgentCore();
   static std::shared_ptr<AgentCore> of(const CallContext& call);  // the agent that serves the call
 
-  // options(): the given options with defaults filled in: `log` is set, and `loops` and `handler_threads` are
-  // above 0. loops(): at least one loop. Both are constant. pick_loop() returns the loops round-robin.
+  // options(): the given options with defaults filled in, so `log` is set, and `loops` and `handler_threads`
+  // are above 0. loops(): at least one loop. Both are constant. pick_loop() returns the loops round-robin.
   // counts(): as Agent::counts().
   const AgentOptions& options() const { return options_; }
   const std::vector<std::shared_ptr<Loop>>& loops() const { return loops_; }
@@ -75,7 +75,8 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   Future<void> drain(std::chrono::nanoseconds timeout);
   // As Agent::shut_down(). No effect after the first call.
   void shut_down();
-  // All calls in flight and all later calls fail with this error, or with the error of an earlier blame().
+  // All calls in flight and all later calls fail with this error. If CallHost::blame() has already recorded
+  // an error, they fail with that error instead.
   void fail_world(const Error& reason);
 
  private:

@@ -1,5 +1,5 @@
-// Credit: flow control of one connection: the number of calls, and the number of bytes in these calls, that a
-// peer accepts at a time.
+// Credit: flow control of one connection. The credit is the number of calls, and the number of bytes in these
+// calls, that a peer accepts at a time.
 //
 // The peer's Hello grants credit. A request uses credit when it is sent; its reply returns the credit.
 // Notifications have no reply: a separate frame returns their credit in batches. A request is sent as soon as
@@ -34,8 +34,9 @@ class CreditWindow {
     calls_ -= std::min(calls_, calls);
     bytes_ -= std::min(bytes_, bytes);
   }
-  std::uint64_t calls() const { return calls_; }  // in use
-  std::uint64_t bytes() const { return bytes_; }  // likewise
+  // The credit in use.
+  std::uint64_t calls() const { return calls_; }
+  std::uint64_t bytes() const { return bytes_; }
 
  private:
   std::uint64_t max_calls_ = ~std::uint64_t{0}, max_bytes_ = ~std::uint64_t{0};
@@ -49,7 +50,7 @@ class CreditReturns {
   CreditReturns(std::uint32_t max_calls, std::uint64_t max_bytes)
       : batch_{std::max<std::uint32_t>(max_calls / 4, 1), std::max<std::uint64_t>(max_bytes / 4, 1)} {}
 
-  // A notification has ended. Returns the credit to return now, if any.
+  // A notification has ended. Returns the credit that the receiver must give back now; nullopt: none.
   std::optional<CreditInfo> ended(std::uint64_t bytes) {
     ++due_.calls;
     due_.bytes += bytes;

@@ -26,8 +26,8 @@ struct DynamicCallOptions {
   bool notify = false;          // the call has no reply, and completes when the request has been sent
 };
 
-// call_by_name() calls `encode`, which writes every argument, before it returns. Exceptions of `encode` are
-// thrown to the caller. Set deadline, metadata and the served call on the peer (Peer::with,
+// Before call_by_name() returns, it calls `encode`, which must write every argument. Exceptions of `encode`
+// are thrown to the caller. Set deadline, metadata and the served call on the peer (Peer::with,
 // Peer::with_metadata). The errors are the same as those of a typed call.
 WEFT_EXPORT Future<DynamicReply> call_by_name(const Peer& peer, std::string_view method,
                                               std::size_t arguments,

@@ -2,7 +2,7 @@
 //
 // A link belongs to its connection's loop; functions are called there unless stated otherwise. Both sides
 // send a Hello at once; requests wait until the Hello of the peer has arrived. When the connection ends,
-// every call on it fails. LinkTable and the calls own it.
+// every call on it fails. Each link is owned by LinkTable and by its calls.
 #pragma once
 
 #include <weft/rpc/call/incoming_call.h>
@@ -36,9 +36,9 @@ class WEFT_EXPORT Link final : public Carrier,
   // ends at once.
   void open();
 
-  bool usable(bool upkeep = false) const {  // any thread
-    return ready_ && !ended_ && (upkeep || !peer_leaving_);
-  }
+  // true: the link accepts new calls. upkeep: true for calls of upkeep methods, which are also sent to a peer
+  // that is leaving (CallSettings::upkeep). Any thread.
+  bool usable(bool upkeep = false) const { return ready_ && !ended_ && (upkeep || !peer_leaving_); }
   bool ready() const { return ready_; }                   // any thread
   bool is_open() const override { return !ended_; }       // any thread
   const AgentId& peer() const { return peer_; }           // any thread, once ready
@@ -53,17 +53,17 @@ class WEFT_EXPORT Link final : public Carrier,
   // thread, once ready.
   std::shared_ptr<Session> session() const { return in_session() ? session_ : nullptr; }
   bool in_session() const override { return session_ != nullptr && !session_->ended(); }
-  // The session of a frame; null: the frame is not resumable.
+  // The session of a frame; null: the frame is not resumable, or the session has ended.
   Session* session_of(const Prefix& frame) const {
     return (frame.flags & frame_flags::resumable) != 0 && in_session() ? session_.get() : nullptr;
   }
   bool had_session() const { return session_ != nullptr; }  // any thread, once ready
   // Called when the peer's hello has arrived. session: null if the session with this incarnation has ended.
   void join(std::shared_ptr<Session> session);
-  void begin_session();  // sends the session's frames over this link, unless another link is in use
-  void transmit();       // sends the session's next frames, if this link is in use
+  void begin_session();  // sends the session's frames over this link, unless the session uses another link
+  void transmit();       // sends the session's next frames, if the session uses this link
   static void transmit_soon(const std::shared_ptr<Link>& link);  // transmit() on the link's loop; any thread
-  // Sends the calls that wait in the session, if this link is in use.
+  // Sends the calls that wait in the session, if the session uses this link.
   void send_waiting();
   void enter(const std::shared_ptr<PendingCall>& call);  // sends the call as soon as there is credit
 
@@ -95,7 +95,7 @@ class WEFT_EXPORT Link final : public Carrier,
   // The number of requests so far, not counting requests of background methods. Any thread.
   std::uint64_t requests_sent() const { return sent_; }
   std::uint64_t requests_received() const { return received_; }
-  std::uint64_t id_seed() const { return incoming_.seed(); }  // of both tables of calls (id_map.h); secret
+  std::uint64_t id_seed() const { return incoming_.seed(); }  // the seed of both IdMaps; secret
 
   void on_frame(InboundFrame&& frame) override;
   bool awaits(const Prefix& reply) override {
@@ -112,9 +112,10 @@ class WEFT_EXPORT Link final : public Carrier,
   struct Served {
     std::weak_ptr<IncomingCall> call = {};
     std::uint64_t bytes = 0;
-    std::uint64_t expected_next = 0;  // expected_ after a resumable request; 0: not resumable
+    std::uint64_t expected_next = 0;  // expected_ after this request; 0: the request is not resumable
     bool upkeep = false;
-    // Counted in unanswered_ until its reply, which returns the credit, or its destruction.
+    // true: the call is counted in unanswered_. It is counted until its reply, which returns the credit, or
+    // until it is destroyed.
     bool counted = true;
   };
 
@@ -146,7 +147,7 @@ class WEFT_EXPORT Link final : public Carrier,
   void refuse(const Prefix& request, const MethodEntry& method, ErrorKind kind, const std::string& message);
   void answer(OutboundFrame&& frame, bool upkeep = false);
 
-  // Written on the loop only.
+  // Adds one request to the counter, which is written on the loop only.
   static void count(std::atomic<std::uint64_t>& requests) {
     requests.store(requests.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
@@ -168,7 +169,7 @@ class WEFT_EXPORT Link final : public Carrier,
   Loop::TimerId handshake_timer_ = 0;
   struct Asked {
     std::shared_ptr<PendingCall> call;   // null: the call has ended, but its credit is still in use
-    std::uint64_t calls = 0, bytes = 0;  // of credit
+    std::uint64_t calls = 0, bytes = 0;  // the credit that the call uses
   };
   IdMap<Asked> pending_;
   CreditWindow window_;                      // for the requests of this side

@@ -1,10 +1,11 @@
-// LinkLanes: makes the lanes of a link: connections in addition to its own (rpc/transport/lanes.h).
+// LinkLanes: makes the lanes of a link, which are connections in addition to the link's own
+// (rpc/transport/lanes.h).
 //
 // The hello of each side states its maximum number of lanes, and a key. The side that dialled makes further
 // connections to the same address, on the agent's loops in turn. The first frame on each of these connections
 // states the link to which the lane belongs. The other side detaches the connections from the links that were
-// created for them, and confirms on the first link that all lanes have arrived. If one of these steps fails,
-// the link continues without lanes. Owned by the link; functions are called on its loop.
+// created for them, and confirms on the original link that all lanes have arrived. If one of these steps
+// fails, the link continues without lanes. Owned by the link; functions are called on its loop.
 #pragma once
 
 #include <weft/rpc/transport/address.h>
@@ -30,13 +31,14 @@ class LinkLanes final : public std::enable_shared_from_this<LinkLanes> {
   std::uint16_t offered() const { return offered_; }
   const LaneKey& key() const { return key_; }  // the key of this side; any thread
 
-  // peer_known(): the hello of the other side has arrived. identity: the peer's proven identity. dial(): on
-  // the side that dialled, called after peer_known(). agent: the expected name; empty if an address was
-  // dialled. The functions fail with the errors of take().
+  // peer_known(): called when the hello of the other side has arrived. identity: the peer's proven identity.
+  // Throws as take() does. dial(): called after peer_known(), on the side that dialled. theirs: the hello of
+  // the other side. agent: the expected name of the peer; empty if an address was dialled.
   void peer_known(const std::string& identity);
   void dial(const HelloInfo& theirs, const Address& address, const std::string& agent);
-  // On the other side: a lane with this link's key has arrived, from a peer with the proven `identity`,
-  // perhaps before the peer's hello. Throws protocol_error if the lane is refused.
+  // Called on the side that accepted the connection, when a lane with this link's key has arrived, possibly
+  // before the peer's hello. identity: the proven identity of the lane's peer. Throws protocol_error if the
+  // lane is refused.
   void take(const LaneInfo& info, const std::string& identity, Lanes::Stream lane);
   void on_frame(const LaneInfo& info);  // the link has received a frame about lanes
   void end();                           // the link has ended; idempotent

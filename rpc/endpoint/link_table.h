@@ -46,15 +46,16 @@ class WEFT_EXPORT LinkTable {
   // The latest usable link to any incarnation of that name. null: none.
   std::shared_ptr<Link> latest_to(const std::string& name) const;
   std::shared_ptr<Link> with_lanes(const LaneKey& key) const;  // null: none
-  bool is_linked(const AgentId& peer) const;                   // by at least one ready link
-  bool is_linked(const std::string& name) const;               // with any incarnation of that name
+  // Whether there is a ready link to this incarnation, or to any incarnation of that name.
+  bool is_linked(const AgentId& peer) const;
+  bool is_linked(const std::string& name) const;
 
   // Lanes that arrived before the hello of their connection.
   bool keep_early_lane();  // false: there are too many
   void early_lanes_gone(std::size_t count) { early_lanes_ -= count; }
 
-  // forget(): the agent makes no more connections to this incarnation. forgotten(): the error that both sides
-  // of such a connection receive; nullopt: the incarnation is not forgotten.
+  // forget(): later connections to this incarnation are refused. forgotten(): the error with which they are
+  // refused, on both sides; nullopt: the incarnation is not forgotten.
   void forget(const AgentId& peer, const Error& error);
   std::optional<Error> forgotten(const AgentId& peer) const;
 
@@ -79,8 +80,8 @@ class WEFT_EXPORT LinkTable {
   std::set<std::shared_ptr<Link>, ByNumber> links_ WEFT_GUARDED_BY(mutex_);
   // Accepted links whose hello has not arrived.
   std::set<std::shared_ptr<Link>, ByNumber> handshaking_ WEFT_GUARDED_BY(mutex_);
-  std::map<AgentId, int> ready_ WEFT_GUARDED_BY(mutex_);               // the number of links to each peer
-  std::uint64_t requests_of_ended_links_ WEFT_GUARDED_BY(mutex_) = 0;  // sent and received
+  std::map<AgentId, int> ready_ WEFT_GUARDED_BY(mutex_);                     // the number of ready links
+  std::uint64_t requests_of_ended_links_ WEFT_GUARDED_BY(mutex_) = 0;        // sent and received
   std::deque<std::pair<AgentId, Error>> forgotten_ WEFT_GUARDED_BY(mutex_);  // only the latest incarnations
 };
 

@@ -1,5 +1,5 @@
-// AgentOptions: the configuration of an agent; Runtime: its loops, executor and transports. Values.
-// Everything except the name has a default.
+// AgentOptions: the configuration of an agent. Runtime: the loops, the executor and the transports of an
+// agent. Both are values. In AgentOptions, everything except the name has a default.
 #pragma once
 
 #include <weft/rpc/call/retry.h>
@@ -28,10 +28,10 @@ struct Rendezvous {
   // etcd://host:port[,host:port][/prefix]. Each job has its own path or prefix.
   std::string store;
   // The rank of this agent. By default the agents of a job are named worker0, worker1, … Rank 0 is the host
-  // (membership.h). no_rank: no rank, in an elastic world.
+  // (membership.h). no_rank: the agent has no rank, which is possible in an elastic world only.
   std::size_t rank = 0;
   std::size_t world_size = 0;  // the number of members of a fixed world
-  bool fixed_world = true;     // the loss of any member ends the job with an error everywhere
+  bool fixed_world = true;     // true: the loss of a member fails the job on every member
   std::map<std::string, std::string> metadata = {};  // of this member: Member::metadata
   // A member that does not renew its lease for this time is lost. The agent's loops renew the lease, so busy
   // handlers do not delay the renewal; a program that blocks its own io_context for this time is lost. Choose
@@ -86,9 +86,9 @@ struct AgentOptions {
   // arrive before the hello of their peer: further ones are closed.
   std::size_t max_handshakes = 16384;
   std::size_t loops = 1;  // event loops, if the agent has its own
-  // The time for which such a loop polls without work before it blocks. nullopt: up to 50 µs, as long as
-  // events arrive within that time and no other thread needs the core (rpc/core/spin_policy.h). 0: the loop
-  // blocks at once.
+  // The time for which a loop of the agent's own polls without work before it blocks. nullopt: up to 50 µs,
+  // as long as events arrive within that time and no other thread needs the core (rpc/core/spin_policy.h). 0:
+  // the loop blocks at once.
   std::optional<std::chrono::nanoseconds> spin;
   // The maximum number of lanes: further TCP connections to a peer, which carry attachments of 1 MiB and
   // more. The lanes are assigned to the agent's loops in turn. Lanes help on networks that limit the
@@ -130,9 +130,9 @@ struct AgentOptions {
 };
 
 // The runtime of an agent. By default an agent creates its own, with threads, sockets and the system's
-// randomness. If the caller passes a runtime (a simulation does), the caller runs it. The runtime must
-// outlive the agent's shut_down(). shut_down() then does not wait for loops or handlers: queued jobs run
-// later, and do nothing because the agent has ended.
+// randomness. If the caller passes a runtime (a simulation does), the caller runs it, and must keep it until
+// shut_down() of the agent has returned. With such a runtime, shut_down() does not wait for loops or
+// handlers. Queued jobs run later, and do nothing because the agent has ended.
 struct Runtime {
   std::vector<std::shared_ptr<Loop>> loops;  // at least one
   std::shared_ptr<Executor> handlers;

@@ -3,7 +3,8 @@
 // Cheap to copy. Handles share the route to the peer, not a connection: the first call connects. with()
 // returns a handle whose calls have options or metadata, or are made on behalf of a call that is being
 // served. Handles accumulate options: `peer.with({.timeout = 1s}).with({.idempotent = true})` has both. Calls
-// without unresolved references reach the peer in the order in which one caller made them. Thread-safe.
+// of one caller reach the peer in the order in which the caller made them, except calls that wait for the
+// RRefs among their arguments. Thread-safe.
 #pragma once
 
 #include <weft/rpc/call/invoke.h>
@@ -65,7 +66,8 @@ class WEFT_EXPORT Peer {
   Peer only(AgentId id) const;  // calls fail with peer_lost if the peer has another incarnation
 
   // Starts the call and returns a future of its result. Leading arguments that are CallModifiers (a pass)
-  // change the call. Do not pass Type: see MethodOf.
+  // change the call. Do not pass Type: it is a workaround for a defect of g++ (MethodOf in
+  // rpc/call/method.h).
   template <auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
     using Found = FoundMethod<Target>;
@@ -149,7 +151,7 @@ class WEFT_EXPORT Peer {
     return start_typed<Value>(std::move(call), Decode<Value>{});
   }
 
-  // Encodes the arguments of method M into its call, and sets the options of M.
+  // Encodes the arguments of the method M into `call`, and sets the options of M.
   template <class M, class... Given>
   static void encode(OutgoingCall& call, Given&&... given) {
     using Arguments = typename M::Traits::Arguments;

@@ -51,7 +51,8 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
 
   // The following functions are called on the loop, unless stated otherwise.
   const Address& dialled() const { return dialled_; }  // the address of the latest dial
-  const std::deque<std::shared_ptr<PendingCall>>& waiting() const { return waiting_; }  // for a connection
+  // The calls that wait for a connection.
+  const std::deque<std::shared_ptr<PendingCall>>& waiting() const { return waiting_; }
   void learn(std::vector<Address> addresses);
   // The peer is absent: connects repeatedly until the peer returns, or until end_of().
   void rejoin();                     // any thread
@@ -62,7 +63,7 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   // Drops the peer's addresses, unless identity() is another incarnation. Any thread.
   void forget(const AgentId& life);
   void link_up(std::shared_ptr<Link> link, bool dialled);  // dialled: this route has dialled the link
-  // other: another connection to an incarnation of that name. null: none.
+  // other: another link to an incarnation of the same name. null: none.
   void link_down(const std::shared_ptr<Link>& link, const std::shared_ptr<Link>& other);
   void dial_failed(const Error& reason);   // a dial of one address has failed: tries the next address
   void fail_waiting(const Error& reason);  // including calls with wait_for_ready

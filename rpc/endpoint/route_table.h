@@ -1,8 +1,8 @@
 // RouteTable: the routes of one agent by name and by address, and the addresses that its peers have stated.
 //
-// A peer can invent any number of names. So the table drops a route that was created because its peer
-// connected, when no incarnation of the peer is connected or absent and no Peer handle refers to the route.
-// Owned by AgentCore. Thread-safety: all functions may be called from any thread.
+// A peer can invent any number of names. So the table drops routes that were created because their peer
+// connected. It drops such a route only if no incarnation of the peer is connected or absent, and no Peer
+// handle refers to the route. Owned by AgentCore. Thread-safety: all functions may be called from any thread.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>

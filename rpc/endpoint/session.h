@@ -58,7 +58,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   struct Next {
     OutboundFrame frame;
     std::uint64_t number = 0;
-    bool counts = false;  // a request of a method that is not in the background
+    bool counts = false;  // true: a request that Link::requests_sent() counts
   };
   // over: the session has ended. too_many: too many bytes of answers and notifications are not acknowledged;
   // close the link.
@@ -103,8 +103,8 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
 
   // --- Links ---
   // Makes this link the link in use. Returns the size of each request that is sent again: these bytes use the
-  // link's credit. nullopt: the session has ended, or this link or another link is in use already. In the
-  // last case, this link may replace the other link later.
+  // link's credit. nullopt: the session has ended, or this link or another link is in use already. If another
+  // link is in use, this link may replace it later.
   std::optional<std::vector<std::uint64_t>> use(const std::shared_ptr<Link>& link);
   // The link has ended. held: calls that waited for its credit. If the session has another link, that link
   // replaces it.

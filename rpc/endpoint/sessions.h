@@ -41,11 +41,12 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
 
   std::shared_ptr<Session> find(const AgentId& life) const;  // null: neither connected nor absent
   bool is_absent(const AgentId& life) const;  // its last connection has ended, and it may return
-  // Its session was closed; the oldest incarnations with unused sessions are forgotten.
+  // true: the session with this incarnation was closed. Of the incarnations whose sessions were unused, only
+  // the latest are remembered.
   bool is_gone(const AgentId& life) const;
   std::vector<AgentId> absent(const std::string& name) const;  // the absent incarnations of that name
-  bool is_absent_on_this_host(const std::string& name) const;  // whether any incarnation of the name is
-  const ProcessId& own_process() const { return own_; }        // of this agent
+  bool is_absent_on_this_host(const std::string& name) const;  // any incarnation of that name
+  const ProcessId& own_process() const { return own_; }        // the process of this agent
   // Random and secret; the tables of calls hash ids with it (id_map.h).
   std::uint64_t id_seed() const { return id_seed_; }
 

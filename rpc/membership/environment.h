@@ -22,8 +22,8 @@ namespace weft::rpc {
 //                             existing job and needs no rank
 //   WEFT_NAME                 the agent's name; by default worker<RANK>, or a unique name without RANK
 //   WEFT_ROLE, WEFT_ROLE_RANK the metadata `role` and `role_rank`
-//   WEFT_HOST                 this host, as the others reach it; by default the address that leads to
-//                             MASTER_ADDR: 127.0.0.1 on the same host
+//   WEFT_HOST                 this host, as the others reach it; by default this host's address on the route
+//                             to MASTER_ADDR (127.0.0.1 if MASTER_ADDR is this host)
 //   WEFT_LISTEN               the agent's addresses, separated by commas; by default rank 0 listens at the
 //                             store's address, other agents on any free port of WEFT_HOST
 //   WEFT_INSECURE=1           permits addresses beyond this host

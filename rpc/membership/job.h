@@ -32,8 +32,10 @@ class WEFT_EXPORT Job {
   // The member's agent, and the agent's name in the job.
   Agent& agent() const { return *agent_; }
   const std::string& name() const { return agent_->name(); }
-  std::size_t rank() const { return rendezvous().rank; }  // Rendezvous::no_rank in an elastic world
-  std::size_t world_size() const { return rendezvous().world_size; }  // 0 in an elastic world
+  // As in the options (Rendezvous). In an elastic world, rank() may be Rendezvous::no_rank, and world_size()
+  // is not the number of members.
+  std::size_t rank() const { return rendezvous().rank; }
+  std::size_t world_size() const { return rendezvous().world_size; }
 
   // Joins, and completes when all ranks of a fixed world have joined. In an elastic world it completes when
   // this member has joined.

@@ -35,7 +35,7 @@ struct JobPlace {
   std::string system;  // for messages: "Slurm"
   std::uint64_t rank = 0;
   std::optional<std::uint64_t> world_size;  // nullopt: the system does not state it
-  bool one_host = false;                    // all processes of the job are on this host
+  bool one_host = false;                    // true: all processes of the job are on this host
   // Candidates for the host of rank 0, the most reliable first. A numeric address is the address of the host
   // that started the job; it is only a convention that rank 0 runs on that host.
   std::vector<std::string> hosts;
@@ -44,16 +44,17 @@ struct JobPlace {
   std::optional<std::uint16_t> port;
   std::string role = {};  // of this process; empty: the job has no roles
   std::uint64_t role_rank = 0;
-  // The first of `hosts` is the host of rank 0, even if its name cannot be resolved yet.
+  // true: the first of `hosts` is the host of rank 0, even if its name cannot be resolved yet.
   bool certain = false;
 };
 
 // The place according to OpenMPI, Slurm, a Kubernetes indexed job or TF_CONFIG, in this order. OpenMPI is
 // first: in a Slurm job, mpirun starts only its daemons as tasks of Slurm, so Slurm's variables do not
 // describe the ranks. TF_CONFIG has the format of Kubeflow's TFJob: a list of addresses for each role, and
-// the entry of this process. Ranks follow the roles chief, master, worker and ps, then all others by name;
-// the position in the role's list is the role's rank. nullopt if no system has set its variables. Throws
-// invalid_argument if a variable is malformed (the text names the variable).
+// the entry of this process. Ranks are assigned role by role: first chief, master, worker and ps, then all
+// other roles by name. The position of a process in the list of its role is its role_rank. nullopt if no
+// system has set its variables. Throws invalid_argument if a variable is malformed (the text names the
+// variable).
 WEFT_EXPORT std::optional<JobPlace> job_place(const VariableLookup& lookup);
 
 // The first host of a list in Slurm's format: "gpu[07-09,12],cpu1" begins with gpu07.

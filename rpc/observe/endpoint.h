@@ -5,8 +5,8 @@
 //   /readyz    200 if the agent accepts calls: every loop answers, the agent neither drains nor has ended,
 //              its job has not failed, and EndpointOptions::not_ready returns nullopt
 //
-// Otherwise the reply is 503 with the reason. The Endpoint does not own the agent, and may be destroyed
-// before or after the agent. Thread-safe.
+// If the condition of /livez or /readyz does not hold, the reply is 503 with the reason. The Endpoint does
+// not own the agent, and may be destroyed before or after the agent. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>

@@ -1,5 +1,6 @@
-// spdlog_sink(): a LogSink that writes an agent's log to spdlog: `AgentOptions{.log =
-// observe::spdlog_sink()}`.
+// spdlog_sink(): a LogSink that writes an agent's log to spdlog.
+//
+//   rpc::Agent agent{{.name = "market", .log = observe::spdlog_sink()}};
 //
 // The text of a record is "AGENT: MESSAGE", followed by its fields as KEY=VALUE (logfmt). A value with blanks
 // or unprintable characters is in quotation marks. The levels are those of spdlog with the same names.

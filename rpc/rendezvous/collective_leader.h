@@ -2,10 +2,10 @@
 // the first of its members by name.
 //
 // Each member calls the leader with its value. When all have called, the leader replies to each with all
-// values. The leader alone decides the result of a round, so that all members get the same one. The round
-// fails for all members if a member's deadline expires, or if a member is lost, leaves, or cancels its call.
-// A member that calls after that gets the same error. Owned by the job's membership. The leader releases its
-// mutex before it completes a promise. Thread-safe.
+// values. The leader alone decides the result of one such collective (a round), so that all members get the
+// same result. The round fails for all members if a member's deadline expires, or if a member is lost,
+// leaves, or cancels its call. A member that calls after the failure gets the same error. Owned by the job's
+// membership. The leader releases its mutex before it completes a promise. Thread-safe.
 #pragma once
 
 #include <weft/rpc/codec/agent_id_codec.h>
@@ -44,12 +44,12 @@ class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<Collect
   void give_up(const AgentId& who, const CollectiveArrival& arrival, ErrorKind kind,
                const std::string& reason);
   // Applies the members' records of a store version. If a member of a round is gone, the round fails. judge()
-  // considers only rounds whose callers had seen all members in this version or an earlier one. The caller
-  // runs the returned function, which completes the promises, without holding a lock.
+  // considers only rounds whose callers had seen all members in this version or an earlier one. While no lock
+  // is held, the caller runs the returned function, which completes the promises.
   Callback judge(const Roster& roster, std::uint64_t version);
   void fail_all(const Error& error);  // fails all open rounds; new ones may start later
-  // The agent shuts down without having left the job. The other members consider the agent lost, so the
-  // leader must not reply to them any more.
+  // Called when the agent shuts down without having left the job. The other members then consider the agent
+  // lost, so the leader no longer replies to them.
   void stop();
 
  private:

@@ -1,5 +1,5 @@
-// Joining: the steps by which an agent becomes a member, from the first access to the store to its published
-// record.
+// Joining: the steps by which an agent becomes a member, from the first access to the store to the
+// publication of the agent's record.
 //
 // The steps, in this order: grant a lease, agree on the kind of the world, claim the rank (in a fixed world),
 // claim the name, call the host (if the job has one), publish the record. While the store cannot be reached,

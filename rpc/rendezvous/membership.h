@@ -84,7 +84,7 @@ class WEFT_EXPORT Membership {
   // The first call joins the job. The future completes when `agents` members have joined, including this one.
   // In a fixed world members that have left count; in an elastic world only present members count. While the
   // store cannot be reached, wait_for() retries for five minutes. already_exists: another agent has the name
-  // or the rank. In an elastic world, this other agent is alive: wait_for() waits until the lease of a dead
+  // or the rank. In an elastic world, that agent is alive, because wait_for() waits until the lease of a dead
   // agent has expired. failed_precondition: this agent's Rendezvous states another kind of world (fixed or
   // elastic) or another size than the job has.
   virtual Future<void> wait_for(std::size_t agents) = 0;
@@ -99,10 +99,11 @@ class WEFT_EXPORT Membership {
   // lost. If the host leaves before other members, their waits fail with unavailable; so the host first calls
   // others_left().
   virtual Future<void> leave() = 0;
-  // For a member that only serves: completes when all other members (world_size in all, in a fixed world)
-  // have joined and left, and this member has left too. Several such members do not wait for each other; the
-  // host ends last. Fails if the world fails. After `timeout` it fails with deadline_exceeded, and the error
-  // names the members that have not left. After that error, and after cancel(), this agent is still a member.
+  // For a member that only serves: completes when this member has left. The member leaves when all members
+  // have joined (in a fixed world: world_size members), no other member has work left, and all serving
+  // members have released their references. The host leaves last. Fails if the world fails. After `timeout`
+  // it fails with deadline_exceeded, and the error names the members that have not left. After that error,
+  // and after cancel(), this agent is still a member.
   virtual Future<void> others_left(std::chrono::nanoseconds timeout) = 0;
   // Runs a barrier or an all_gather. Returns the members' values, each packed (codec/packed.h), by name.
   // type: the canonical type of the value, the same on all members; empty: a barrier. Fails as

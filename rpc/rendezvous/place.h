@@ -12,8 +12,9 @@ namespace weft::rpc::detail {
 
 struct Place {
   std::shared_ptr<Store> store;
-  bool with_host = false;       // the host's agent keeps the store, which ends with that agent
-  std::string towards;          // a host; peers reach this host at the local address of the route to it
+  bool with_host = false;  // the host's agent keeps the store, which ends with that agent
+  // The name of a host. Peers reach this host at its local address on the route to that host.
+  std::string towards;
   std::shared_ptr<Loop> loop;   // for timers that must not be delayed: not a loop that the program may block
   std::function<void()> close;  // ends all waits; set if the store is kept in this process
   std::function<Future<void>()> discard;  // removes the store, at the end of a fixed world

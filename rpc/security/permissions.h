@@ -8,8 +8,8 @@
 //     allow  cert:admin      *
 //     default deny)")
 //
-// A rule is a line "allow IDENTITY METHOD" or "deny IDENTITY METHOD", separated by blanks; # begins a
-// comment. The last line may be "default allow" or "default deny"; without it, the default is deny. In both
+// A rule is a line "allow IDENTITY METHOD" or "deny IDENTITY METHOD". Blanks separate the words, and # begins
+// a comment. The last line may be "default allow" or "default deny"; without it, the default is deny. In both
 // patterns, * matches any number of characters, including none; all other characters match themselves,
 // case-sensitively. Identities are ByteStream::identity(): "cert:worker1", "psk:job7", "uid:1000", or "" for
 // a peer without a proven identity, which only * matches. Methods are "service.method", including weft's own
@@ -34,7 +34,7 @@ struct PermissionRule {
 
 class WEFT_EXPORT Permissions {
  public:
-  // otherwise: the default. Throws invalid_argument for a rule with an empty pattern.
+  // otherwise: the default; true: allow. Throws invalid_argument for a rule with an empty pattern.
   explicit Permissions(const std::vector<PermissionRule>& rules, bool otherwise = false);
   // Throws invalid_argument, with the line number, if the text is malformed.
   static Permissions parse(std::string_view text);

@@ -3,8 +3,8 @@
 //
 // Keys have a prefix, one for each job. All waits share one stream of changes, which is reopened after a
 // failure without missing changes. Requests use one server until it fails, then the next. If a request does
-// not succeed within `timeout`, it fails with unavailable. The error names the servers that were tried. It
-// has Execution::not_sent if certainly nothing was changed, otherwise maybe_executed. A wait fails in the
+// not succeed within `timeout`, it fails with unavailable. The error names the servers that were tried. Its
+// execution() is not_sent if certainly nothing was changed, otherwise maybe_executed. A wait fails in the
 // same way if no server is reached for `timeout`. The times of leases are whole seconds, at least two,
 // because etcd requires that. The store need not be owned by a shared_ptr. Thread-safe; futures complete on
 // the loop. Call close() before the loop ends.

@@ -24,7 +24,7 @@ namespace weft::rpc {
 // The options of one process; they may differ between processes.
 struct FileStoreOptions {
   std::chrono::milliseconds interval{20};     // between two checks for changes while an operation waits
-  std::chrono::milliseconds timeout{10'000};  // for the lock; after it, operations fail with unavailable
+  std::chrono::milliseconds timeout{10'000};  // the longest wait for the lock; then unavailable
 };
 
 class WEFT_EXPORT FileStore final : public Store {

@@ -1,12 +1,12 @@
 // Store: the small key-value service through which the agents of a job find each other.
 //
-// Keys are text (UTF-8), values any bytes; both should be small. An operation that starts after the future of
-// a change has completed sees the change; a watch may lag behind. The futures of get, wait and watch complete
-// when the keys exist or change. They fail early if the program cancels the future, if the deadline of the
-// options expires (deadline_exceeded), or if the store fails (shut_down; unavailable if it cannot be
-// reached). Backends: memory_store.h (served to peers by store_service.h), remote_store.h (a peer's),
-// file_store.h (a shared directory), etcd_store.h (etcd). Each passes tests/support/store_suite.h.
-// Thread-safe; futures complete on threads of the backend or inline, so continuations must not block.
+// Keys are text (UTF-8), values any bytes; both should be small. Once the future of a change has completed,
+// later operations see the change; a watch may lag behind. The futures of get, wait and watch complete when
+// the keys exist or change. They fail early if the program cancels the future, if the deadline of the options
+// expires (deadline_exceeded), or if the store fails (shut_down; unavailable if it cannot be reached).
+// Backends: memory_store.h (served to peers by store_service.h), remote_store.h (a peer's), file_store.h (a
+// shared directory), etcd_store.h (etcd). Each passes tests/support/store_suite.h. Thread-safe; futures
+// complete on threads of the backend or inline, so continuations must not block.
 #pragma once
 
 #include <weft/rpc/call/call_options.h>
@@ -59,7 +59,8 @@ class WEFT_EXPORT Store {
  public:
   virtual ~Store() = default;
 
-  // The key then belongs to `lease`, or to no lease if `lease` is no_lease. lease_lost: the lease has ended.
+  // After set(), the key belongs to `lease`, or to no lease if `lease` is no_lease. lease_lost: the lease has
+  // ended.
   virtual Future<void> set(std::string key, std::string value, LeaseId lease = no_lease) = 0;
   // Waits until the key exists.
   virtual Future<std::string> get(std::string key, CallOptions options = {}) = 0;

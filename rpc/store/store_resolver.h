@@ -1,11 +1,11 @@
 // store_resolver: the replicas of a PeerSet from the values under a prefix of a store.
 //
-//   store->set("services/market/" + name, "tcp://10.0.0.7:7443", lease);         // each replica, of itself
+//   store->set("services/market/" + name, "tcp://10.0.0.7:7443", lease);         // each replica does this
 //   rpc::PeerSet markets{agent, rpc::store_resolver(store, "services/market/")};
 //
 // The value of each key is an agent's address or name. A replica that sets its key with a lease is removed
-// when it dies. The resolver keeps the store. A query fails with the store's error; then the set keeps its
-// last result.
+// when it dies. The resolver shares the ownership of the store. If the store fails, the query fails with the
+// store's error, and the set keeps its last result.
 #pragma once
 
 #include <weft/rpc/balance/peer_set.h>

@@ -80,7 +80,7 @@ class WEFT_EXPORT StoreService {
 };
 
 // Serves the store to peers. Throws already_exists if the agent already serves a store. The agent keeps the
-// store until it ends.
+// store until the agent ends.
 WEFT_EXPORT void serve_store(AgentCore& core, std::shared_ptr<Store> store);
 
 namespace detail {

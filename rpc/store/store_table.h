@@ -53,8 +53,9 @@ class WEFT_EXPORT StoreTable {
   // Changes. The completions of waits are appended to jobs.
   void set(const std::string& key, std::string value, LeaseId lease, Jobs& jobs);  // throws lease_lost
   bool remove(const std::string& key, Jobs& jobs);  // returns whether the key existed
-  // For a copy of another store: applies all changes of one version. The copy may have only the changes after
-  // some version: restart() sets that version, and wakes all waits, which then read the other store again.
+  // mirror(): for a copy of another store; applies all changes of one version. The copy may have only the
+  // changes after some version. restart() sets that version, and wakes all waits, so that they read the other
+  // store again.
   void mirror(std::uint64_t version, std::vector<Change> changes, Jobs& jobs);
   void restart(std::uint64_t version, Jobs& jobs);
   // The oldest version after which all changes are known.
@@ -80,8 +81,8 @@ class WEFT_EXPORT StoreTable {
   void wait(std::shared_ptr<StoreWait> wait, Jobs& jobs);
   void drop(const std::shared_ptr<StoreWait>& wait);  // no effect if the wait is not kept
 
-  // waits(): the number of waits that are kept. take_late() drops the waits whose deadline has passed and
-  // returns them, take_all() all waits. The caller completes them.
+  // waits(): the number of waits that are kept. take_late() removes and returns the waits whose deadline has
+  // passed. take_all() removes and returns all waits. The caller completes them.
   std::size_t waits() const { return waiting_; }
   std::vector<std::shared_ptr<StoreWait>> take_late(Clock::time_point now);
   std::vector<std::shared_ptr<StoreWait>> take_all();
@@ -100,7 +101,7 @@ class WEFT_EXPORT StoreTable {
   using WaitsByText = std::map<std::string, Waits, std::less<>>;
   static constexpr std::size_t max_removals = 1024;
 
-  bool unknown(std::uint64_t after) const;  // whether the changes since then are unknown
+  bool unknown(std::uint64_t after) const;  // whether some changes after `after` are unknown
   void put(const std::string& key, std::string value, LeaseId lease, std::uint64_t version);
   bool take(const std::string& key, std::uint64_t version);
   void remember_removal(const std::string& key, std::uint64_t version);
@@ -119,7 +120,7 @@ class WEFT_EXPORT StoreTable {
   // The latest removals, oldest first, for watchers. Removals up to forgotten_ are no longer known.
   std::deque<std::pair<std::uint64_t, std::string>> removals_;
   std::uint64_t forgotten_ = 1;
-  bool copy_ = false;  // a copy of another store, with its versions; that store may be ahead
+  bool copy_ = false;  // true: a copy of another store, which may have a later version
 
   std::map<LeaseId, Lease> leases_;
   std::set<std::pair<std::chrono::nanoseconds, LeaseId>> ends_;

@@ -1,4 +1,4 @@
-// DynamicStream: reads a stream whose item type is not known at compile time: for tools and gateways.
+// DynamicStream: reads a stream whose item type is not known at compile time. It is for tools and gateways.
 //
 //   DynamicStream stream(reply.result());  // reply: of call_by_name()
 //   while (auto item = stream.next().get()) use(item->value);

@@ -1,9 +1,9 @@
 // GeneratorCore and GeneratorSource<T>: a coroutine that makes a stream's items with co_yield.
 //
-// The coroutine runs only on its home's executor, and only when an item is requested. It may await futures
-// and tasks. When the stream is closed, the coroutine is destroyed on that executor: at once if the coroutine
-// is suspended at a co_yield or awaits a future, and after the end of a task that it awaits. A coroutine that
-// never ran is destroyed by the thread that closes the stream. Thread-safety: as StreamSource.
+// The coroutine runs only on the executor of its StreamHome, and only when an item is requested. It may await
+// futures and tasks. When the stream is closed, the coroutine is destroyed on that executor. If the coroutine
+// awaits a task, it is destroyed after the task has ended, otherwise as soon as it is suspended. A coroutine
+// that never ran is destroyed by the thread that closes the stream. Thread-safety: as StreamSource.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>
@@ -64,7 +64,7 @@ class WEFT_EXPORT GeneratorCore : public std::enable_shared_from_this<GeneratorC
   void suspend(Step step);
   void run(std::uint64_t number);
   void drop(std::uint64_t number);  // the executor has ended
-  void destroy(bool here);          // called once, in state `over`; here: on the executor
+  void destroy(bool here);          // called once, in state `over`; here: true on the executor
   ContextSwitch* context() const { return home_.call != nullptr ? home_.call->context() : nullptr; }
 
   State state_ WEFT_GUARDED_BY(mutex_) = State::idle;

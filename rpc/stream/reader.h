@@ -56,8 +56,9 @@ class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReade
   Mutex mutex_;
   StreamWindow window_ WEFT_GUARDED_BY(mutex_);
   std::optional<Promise<Item>> asked_ WEFT_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, Batch> batches_ WEFT_GUARDED_BY(mutex_);  // not consumed; by first item
-  std::uint64_t received_ WEFT_GUARDED_BY(mutex_) = 0;              // items received without a gap
+  // The batches that are not consumed; the key is the number of a batch's first item.
+  std::map<std::uint64_t, Batch> batches_ WEFT_GUARDED_BY(mutex_);
+  std::uint64_t received_ WEFT_GUARDED_BY(mutex_) = 0;  // items received without a gap
   std::uint64_t consumed_ WEFT_GUARDED_BY(mutex_) = 0;
   std::uint64_t consumed_bytes_ WEFT_GUARDED_BY(mutex_) = 0;  // as the source counts them
   std::uint64_t held_bytes_ WEFT_GUARDED_BY(mutex_) = 0;      // memory of batches_ on this agent

@@ -30,7 +30,8 @@ struct CredentialMaterial {
   std::vector<Secret> secrets;
 };
 
-// The details of one handshake for its error. Must live as long as its SSL.
+// The details of one handshake, for the error of that handshake. Must live as long as the SSL of the
+// handshake.
 struct HandshakeNotes {
   const class CredentialSnapshot* credentials = nullptr;
   std::string expected_agent;  // client: the name that the certificate must contain, if not empty

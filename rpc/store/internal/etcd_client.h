@@ -54,7 +54,8 @@ class EtcdClient {
                              Time until);
   Future<void> put(const std::string& key, const std::string& value, LeaseId lease, Time until);
   // exchange() stores `desired` if the key has the value `expected` (nullopt: if the key does not exist).
-  // exchange_version() stores it if the last change of the key was at `version` (0: if it does not exist).
+  // exchange_version() stores `desired` if the last change of the key was at `version` (0: if the key does
+  // not exist).
   Future<EtcdExchange> exchange(const std::string& key, const std::optional<std::string>& expected,
                                 const std::string& desired, LeaseId lease, Time until);
   Future<EtcdExchange> exchange_version(const std::string& key, std::uint64_t version,

@@ -2,9 +2,9 @@
 // waits.
 //
 // The watch is opened on demand, and closed when no wait has existed for a while. If the stream ends, or its
-// server no longer answers, the watch is reopened at the same revision on any server that answers. Waits do
-// not notice this unless it takes longer than the timeout: then they fail with unavailable. If etcd no longer
-// has the missed changes, all waits are woken to read the store again. Used on its loop; owned through
+// server no longer answers, the watch is reopened at the same revision on any server that answers. Waits
+// continue meanwhile. If the reopening takes longer than the timeout, they fail with unavailable. If etcd no
+// longer has the missed changes, all waits are woken to read the store again. Used on its loop; owned through
 // shared_ptr.
 #pragma once
 
