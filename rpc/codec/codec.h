@@ -218,8 +218,8 @@ struct Codec<Unit> {
   }
 };
 
-// Bytes. Up to inline_limit bytes are part of the header. More bytes are an attachment, which the receiver
-// reads directly into the memory of the result.
+// Bytes. Up to inline_limit bytes are part of the message's header. More bytes are an attachment, which the
+// receiver reads directly into the memory of the result.
 template <>
 struct Codec<Buffer> {
   static constexpr std::size_t inline_limit = 1024;

@@ -1,9 +1,9 @@
 // SerialExecutor: runs its jobs one at a time, in the order of posting, on the threads of another executor.
 //
-// The handlers of an object behind an RRef run on one SerialExecutor, and so do the handlers of a pass. If a
+// Each object behind an RRef has a SerialExecutor, on which its handlers run. Each pass has one, too. If a
 // job starts a task and the task suspends, the next job runs. Thread-safe. Jobs share the executor's state,
 // so the executor may be destroyed while jobs are queued. If the other executor has ended and drops jobs,
-// this executor also drops its jobs. Each object has its own SerialExecutor, so it is small: it uses no lock,
+// this executor also drops its jobs. A SerialExecutor is small, because each object has one: it uses no lock,
 // and 48 bytes while idle.
 #pragma once
 

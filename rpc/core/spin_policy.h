@@ -11,7 +11,7 @@
 //   looked()    the loop has read the clock while it polled in vain. false: stop polling.
 //   found()     an event arrived while the loop polled.
 //   missed()    the bound passed without an event.
-//   slept()     the loop blocked; the duration until the next event.
+//   slept()     the loop blocked for `duration`, until the next event.
 //
 // Two rules bound the cost. First, the loop stops polling for a while (a pause) if another thread ran instead
 // of the loop for 0.2 ms, or three times for a shorter time, each time less than a second after the last. The
@@ -53,7 +53,8 @@ class WEFT_EXPORT SpinPolicy {
   Duration bound(Time now);
   Time paused_until() const { return paused_until_; }
   bool yielded(Time now, Duration away);
-  bool looked(Time now, Duration gap);  // gap: since the last reading or yield
+  // gap: the time since the last reading of the clock, or since the last yield.
+  bool looked(Time now, Duration gap);
   void found();
   void missed();
   void slept(Duration duration);
@@ -67,7 +68,7 @@ class WEFT_EXPORT SpinPolicy {
   Duration pause_{0};  // the duration of the last pause
   Time last_strike_{};
   std::uint32_t strikes_ = 0;  // how often another thread needed the core recently
-  std::uint32_t misses_ = 0;   // consecutive
+  std::uint32_t misses_ = 0;   // consecutive polls without an event
   std::uint32_t skips_ = 0;    // waits without polling that remain
 };
 

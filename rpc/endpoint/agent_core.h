@@ -1,5 +1,5 @@
-// AgentCore: the implementation of an agent: loops, transports, connections and routes to peers. Layers use
-// it; programs use Agent.
+// AgentCore: the implementation of an agent, with its loops, transports, connections and routes to peers.
+// Layers use it; programs use Agent.
 //
 // AgentCore decides about changes of connections and peers, and applies each change to the tables of the
 // agent (LinkTable, RouteTable, Sessions, and the tables of CallHost). The objects of the agent share
@@ -66,7 +66,7 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   bool expects(const AgentId& peer) const;  // whether the peer is connected, or absent (Sessions)
   // This incarnation of a peer is gone: its session ends, and the layers are notified.
   void lose(const AgentId& peer, const Error& reason);
-  // The job has declared this incarnation dead, even if its process still runs. Its connections end with
+  // The job has declared this incarnation dead; the process may still run. Its connections end with
   // peer_lost, and new connections from it are refused with lease_lost. Calls to its name then reach the next
   // incarnation.
   void forget(const AgentId& peer, const std::string& reason);
@@ -90,7 +90,7 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   const Clock::time_point made_;
   std::atomic<std::size_t> next_loop_{0};
   const std::shared_ptr<AgentLog> log_;
-  const std::shared_ptr<HandlerPool> own_handlers_;  // handlers(), if they are a HandlerPool; otherwise null
+  const std::shared_ptr<HandlerPool> own_handlers_;  // handlers() if that is a HandlerPool, otherwise null
   const std::shared_ptr<MemoryPool> memory_;         // for arriving attachments
   std::map<std::string, std::shared_ptr<Transport>> transports_;
   LinkTable links_;

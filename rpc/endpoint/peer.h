@@ -226,7 +226,7 @@ class WEFT_EXPORT Peer {
         make_call(name, id, sizeof...(Given) - (std::size_t{0} + ... + (detail::is_modifier<Given> ? 1 : 0)));
     outgoing.notify = notify;
     add_default_timeout(outgoing);
-    add_default_retry(outgoing);  // only here, so not for calls of layers
+    add_default_retry(outgoing);  // calls of layers have no default RetryPolicy
     encode_after_modifiers<M>(outgoing, std::forward<Given>(given)...);
     return start_typed<Value>(std::move(outgoing), Decode<Value>{});
   }

@@ -46,7 +46,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   // --- Sending ---
   struct Asked {
     std::shared_ptr<PendingCall> call;  // null: the call has ended
-    std::uint64_t bytes = 0;            // of credit
+    std::uint64_t bytes = 0;            // the bytes of credit that the call uses
     std::weak_ptr<Link> charged = {};   // the link whose credit the call uses; null: none
     std::uint64_t number = 0;
   };
@@ -80,7 +80,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   // Like acknowledged(), with the low 32 bits of the number, which a request states. A request that is sent
   // again may state an old number, so a lower number than before has no effect.
   bool acknowledged_by_request(std::uint32_t low_bits);
-  // The answer has arrived: the peer has accepted the call and all earlier frames.
+  // The answer of the call has arrived, which also acknowledges the call and all earlier frames.
   std::optional<Asked> answered(std::uint64_t call_id);
   // A notification was sent.
   void notified(std::uint64_t call_id);

@@ -40,8 +40,9 @@ WEFT_EXPORT AgentOptions from_environment();
 //   file:///path?rank=R&world_size=N        the store is a file that all agents share
 //   etcd://host:port[,host:port][/prefix]?rank=R&world_size=N
 // The URL takes precedence over the environment. Values that the URL lacks, including rank and world_size,
-// come from the environment as in from_environment(), with the same rule for agents without a rank. Throws as
-// from_environment() does, and invalid_argument if the URL is malformed (the text names the part).
+// come from the environment as in from_environment(), with the same rule for agents without a rank
+// (WEFT_ELASTIC_WORLD). Throws as from_environment() does, and invalid_argument if the URL is malformed (the
+// text names the part).
 WEFT_EXPORT AgentOptions from_url(const std::string& url);
 
 // Like from_environment() and from_url(). lookup: returns the value of a variable. towards: returns this

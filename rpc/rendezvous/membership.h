@@ -66,7 +66,7 @@ class WEFT_EXPORT MemberWatch {
   virtual Future<std::vector<MemberEvent>> next() = 0;
 };
 
-// The members of a barrier or an all_gather (Job::barrier, Job::all_gather), and its timeout.
+// The name, the members and the timeout of a barrier or an all_gather (Job::barrier, Job::all_gather).
 struct CollectiveOptions {
   // A collective is identified by its name, its members, and its number among the collectives with the same
   // name and members: the nth calls of all members form one collective. Reuse names: members keep a counter
@@ -96,8 +96,8 @@ class WEFT_EXPORT Membership {
   // Watches the members. Throws failed_precondition before wait_for() has been called.
   virtual std::unique_ptr<MemberWatch> watch() = 0;
   // Leaves the job in an orderly way, before the agent drains, so that the other members do not consider it
-  // lost. If the host leaves before other members, their waits fail with unavailable; so the host first calls
-  // others_left().
+  // lost. If the host leaves before other members, the waits of these members fail with unavailable. So the
+  // host calls others_left() first.
   virtual Future<void> leave() = 0;
   // For a member that only serves: completes when this member has left. The member leaves when all members
   // have joined (in a fixed world: world_size members), no other member has work left, and all serving

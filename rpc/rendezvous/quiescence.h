@@ -64,7 +64,7 @@ class Quiescence : public std::enable_shared_from_this<Quiescence> {
   const std::shared_ptr<Loop> loop_;
   const Clock::time_point deadline_;
   std::optional<Promise<void>> promise_;  // nullopt: cancelled, or completed
-  bool cancelled_ = false;                // the next wave tells the other members
+  bool cancelled_ = false;                // true: the next wave tells the other members
   bool over_ = false;
   bool in_wave_ = false;
   Wave before_;

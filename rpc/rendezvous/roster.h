@@ -21,7 +21,7 @@ namespace weft::rpc {
 // The keys of the store.
 namespace membership_keys {
 inline constexpr std::string_view members = "members/";  // + name: the record of this member
-inline constexpr std::string_view ranks = "ranks/";      // + rank: the name of its member, in a fixed world
+inline constexpr std::string_view ranks = "ranks/";      // + rank: its member's name (fixed worlds only)
 // The name of rank 0, which detects losses. Empty: the agent that keeps the store is not a member.
 inline constexpr std::string_view host = "host";
 inline constexpr std::string_view world = "world";  // "elastic", or "fixed N" for N members

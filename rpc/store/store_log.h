@@ -27,7 +27,7 @@ class WEFT_EXPORT StoreLog {
   struct Record {
     Kind kind = Kind::set;
     std::string key, value;           // value: only of Kind::set
-    LeaseId lease = no_lease;         // Kind::set: the lease of the key, or none; grant, end: the lease
+    LeaseId lease = no_lease;         // the lease of the key, or the lease that begins or ends
     std::chrono::nanoseconds ttl{0};  // only of a grant
     std::uint64_t beat_at = 0;        // only of a grant: the position of its beat
   };

@@ -1,6 +1,6 @@
 // DynamicStream: reads a stream whose item type is not known at compile time. It is for tools and gateways.
 //
-//   DynamicStream stream(reply.result());  // reply: of call_by_name()
+//   DynamicStream stream(reply.result());  // reply: returned by call_by_name()
 //   while (auto item = stream.next().get()) use(item->value);
 //
 // Owns the reading end: the destructor closes the stream. Thread-safety: one thread at a time.

@@ -68,7 +68,7 @@ class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReade
   bool pulling_ WEFT_GUARDED_BY(mutex_) = false;  // only one thread sends pulls at a time
   bool ended_ WEFT_GUARDED_BY(mutex_) = false;    // the end, and all items before it, have been received
   bool closed_ WEFT_GUARDED_BY(mutex_) = false;
-  bool found_nothing_ WEFT_GUARDED_BY(mutex_) = false;  // failure_ is not_found
+  bool found_nothing_ WEFT_GUARDED_BY(mutex_) = false;  // the kind of failure_ is not_found
   std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);    // the error with which the stream ended; null: none
   // The error of a pull that failed. The stream ends with it when no pull is in flight.
   std::exception_ptr failure_ WEFT_GUARDED_BY(mutex_);

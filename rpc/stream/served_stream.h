@@ -21,7 +21,7 @@ struct StreamPull {
   std::uint64_t stream = 0;
   std::uint64_t number = 0;  // the number of the pull, from 0; each number is used once
   std::uint64_t items = 0;   // permits items below this number
-  std::uint64_t bytes = 0;   // permits an item if all items before it have fewer bytes in total
+  std::uint64_t bytes = 0;   // permits an item if the items before it have fewer bytes than this
 };
 
 // The error with which a stream ended. It is delivered after the items before it.
@@ -70,7 +70,7 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
   std::weak_ptr<StreamTable> table_;  // constant after belongs_to(), like id_
   std::uint64_t id_ = 0;
   bool pumping_ WEFT_GUARDED_BY(mutex_) = false;
-  bool again_ WEFT_GUARDED_BY(mutex_) = false;  // the thread in pump() must run it once more
+  bool again_ WEFT_GUARDED_BY(mutex_) = false;  // the thread that runs pump() must repeat its loop
   bool asking_ WEFT_GUARDED_BY(mutex_) = false;
   bool over_ WEFT_GUARDED_BY(mutex_) = false;
   bool ended_ WEFT_GUARDED_BY(mutex_) = false;     // the source has ended
