@@ -15,7 +15,8 @@ namespace weft::rpc::detail {
 struct StreamHome {
   std::shared_ptr<Executor> executor;
   std::shared_ptr<IncomingCall> call;
-  std::shared_ptr<void> among;  // a copy for each generator of the call: its use count tells their number
+  // Each generator of the call has a copy, so the use count shows whether others exist.
+  std::shared_ptr<void> among;
 };
 
 template <class T>

@@ -58,8 +58,8 @@ class [[nodiscard]] Stream {
 
   // Sets the executor of a generator that is read in the program that made it. The generator runs only on
   // this executor, which must outlive the stream. No effect on other streams, or if the generator has an
-  // executor. If a generator is handed over, it runs on the executor of the handler that returned it,
-  // otherwise on its agent's handler threads.
+  // executor. Without on(), a generator that a handler returns runs on the executor of the handler, and a
+  // generator that is an argument of a call runs on the handler threads of its agent.
   Stream&& on(Executor& executor) && {
     if (source_ != nullptr) source_->bind({{std::shared_ptr<void>(), &executor}, nullptr, nullptr});
     return std::move(*this);

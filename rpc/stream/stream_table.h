@@ -30,8 +30,8 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   const std::string& name() const { return self_.name; }
   StreamWindow window() const { return options_.window; }
 
-  // For the codec. The table of the agent that writes the message. Throws failed_precondition if there is
-  // none.
+  // For the codec. The table of the agent that writes the message. Throws failed_precondition if the message
+  // is not a call or a reply of an agent.
   static std::shared_ptr<StreamTable> of(OutgoingMessage& message);
   StreamHome home(OutgoingMessage& message) const;  // for generators in the message
   std::uint64_t hand_over(OutgoingMessage& message, std::shared_ptr<ServedStream> stream);
@@ -41,10 +41,10 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   void end(std::uint64_t id, const std::exception_ptr& error);
   // Like end(), but the reader can still get the error by a pull, until the reader closes the stream.
   void stop(std::uint64_t id, const std::exception_ptr& error);
-  void forget(std::uint64_t id);  // the stream has ended
+  void forget(std::uint64_t id);  // removes the stream, which has ended
   // The call that has the stream as an argument is about to be sent to `to`.
   void leaves(std::uint64_t id, const AgentId& to);
-  void settle(std::uint64_t id);  // that call has ended at its callee
+  void settle(std::uint64_t id);  // the call with the stream as an argument has ended at its callee
 
   bool knows(std::string_view section) const override { return section == section_key; }
   void incoming(std::shared_ptr<IncomingCall> call, Callback next) override;

@@ -3,8 +3,8 @@
 //
 // Arguments are copied on these streams. Whenever the handler suspends or ends, its thread waits for the work
 // on these streams only. So the next handler of the same object, or the fetch of a kept result, finds the
-// work completed. Used in a ContextSwitch of the call; see executor.h for its thread-safety. streams() is for
-// the thread that runs the call.
+// work completed. The ContextSwitch of the call calls enter() and leave() (see executor.h). Only the thread
+// that runs the call may use streams().
 #pragma once
 
 #include <weft/rpc/core/executor.h>

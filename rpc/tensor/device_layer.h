@@ -22,8 +22,8 @@ inline constexpr std::string_view devices_section = "devices";
 // Part of tensor::layers().
 void add_device_layer(rpc::Agent& agent, DeviceOptions options);
 
-// A modifier for calls of layers that send data back: the tensors of the arguments use this map instead of
-// the agent's options. An empty map has no effect.
+// A modifier for a call by which a layer sends data back, such as gradients. The tensors of the arguments use
+// this map instead of the map in the agent's options. An empty map has no effect.
 class WEFT_EXPORT ByDeviceMap final : public rpc::CallModifier {
  public:
   explicit ByDeviceMap(DeviceMap map) : map_(std::move(map)) {}
@@ -40,11 +40,11 @@ WEFT_EXPORT DeviceMap device_map_back(rpc::IncomingMessage& message);
 // The streams of a served call, one for each device that the call may use. The result of the call is copied
 // on these streams.
 WEFT_EXPORT std::vector<c10::Stream> call_streams(rpc::CallContext& call);
-// For a handler that passes its arguments to other threads: blocks until the arguments on accelerators have
-// been copied there.
+// For a handler that passes its arguments to other threads: blocks until all copies of arguments to
+// accelerators are complete.
 WEFT_EXPORT void wait_for_arguments(rpc::CallContext& call);
-// For a thread that received arguments from a handler; call it on that thread. The memory of these tensors is
-// then not reused before the thread's current streams have finished with it.
+// For a thread that received arguments from a handler; call it on that thread. After the call, the memory of
+// these tensors is reused only when the thread's current streams have finished with it.
 WEFT_EXPORT void use_on_current_streams(const std::vector<at::Tensor>& tensors);
 
 }  // namespace weft::tensor

@@ -5,10 +5,10 @@
 //   devices.map("worker1", {{"cuda:0", "cuda:1"}});
 //   rpc::Agent agent{options, tensor::layers(devices)};
 //
-// Arguments use the map for the callee, results its inverse, and gradients the reverse direction of their
-// tensors. A call with a tensor on a device that the map does not name fails at once with
-// failed_precondition. A peer needs a map only to make calls with tensors on accelerators, not to be called.
-// Thread-safety: a value.
+// Arguments use the map for the callee, and results use the inverse of this map. A gradient uses the map of
+// its tensor in the reverse direction. A call with a tensor on a device that the map does not name fails at
+// once with failed_precondition. A peer needs a map only to make calls with tensors on accelerators, not to
+// be called. Thread-safety: a value.
 #pragma once
 
 #include <weft/rpc/tensor/device_map.h>
@@ -18,7 +18,7 @@ namespace weft::tensor {
 struct WEFT_EXPORT DeviceOptions {
   // The maps by the peer's name. A peer that was looked up by address has this address as its name until the
   // first connection: await peer.ready() before the first call with tensors. In a job of a fixed world,
-  // wait_for() fails if no member has the name.
+  // wait_for() fails if `maps` contains a name that no member has.
   std::map<std::string, DeviceMap> maps;
   DeviceMap others;  // for peers that `maps` does not name
   // The devices that calls may use; empty: all devices of the process. Maps that use other devices are
@@ -37,7 +37,7 @@ class WEFT_EXPORT AgentDevices {
   explicit AgentDevices(DeviceOptions options);
 
   bool maps() const;  // whether any map exists
-  // The map of this peer, or the map for all other peers.
+  // The peer's own map. If the peer has none, the map for all other peers.
   const DeviceMap& map_for(const std::string& peer) const;
   // invalid_argument: a map is for a name that is not among `members`. Peers that are known by address are
   // ignored.

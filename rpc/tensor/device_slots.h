@@ -1,7 +1,7 @@
 // OutgoingDevices and IncomingDevices: the information about devices for the tensor codec, in the slots of a
 // message that is written or read. Without them, all tensors of the message are on the CPU on both sides.
 //
-// The device layer (device_layer.h) adds them; used by the thread that has the message.
+// The device layer (device_layer.h) adds them. Only the thread that writes or reads the message uses them.
 #pragma once
 
 #include <weft/rpc/tensor/device_map.h>
@@ -14,7 +14,7 @@ struct OutgoingDevices {
   std::string receiver;              // the receiver's name
   std::vector<c10::Stream> streams;  // the tensors are complete on them; empty: the thread's current streams
   HostCopies copies;                 // finished before the message is sealed
-  bool places = false;               // the receiver puts a tensor on an accelerator
+  bool places = false;               // true: the receiver puts at least one tensor on an accelerator
 };
 
 struct IncomingDevices {

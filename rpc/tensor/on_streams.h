@@ -1,17 +1,19 @@
-// OnStreams<T>: a value for a future. Streams of accelerators may still be computing its tensors.
+// OnStreams<T>: a value for a future. Streams of accelerators may still be computing the tensors of the
+// value.
 //
 //   promise.complete(tensor::OnStreams(work(x)));           // where it is made
 //   at::Tensor y = (co_await std::move(future)).take();     // where it is used
 //
 // The constructor records how far the current streams of the calling thread have advanced, on the devices of
-// the value's tensors. take() makes the current streams of its thread wait for that point; no thread blocks.
-// The memory is not reused before these streams have finished with it. T is a tensor or contains tensors:
-// containers, tuples, optionals and structs with WEFT_CODEC. Tensors on the CPU are always complete.
+// the value's tensors. take() makes the current streams of the thread that calls it wait for that point; no
+// thread blocks. The memory of the tensors is not reused before these streams have finished with it. T is a
+// tensor or contains tensors: containers, tuples, optionals and structs with WEFT_CODEC. Tensors on the CPU
+// are always complete.
 //
 // If another thread completes the result of a handler, the handler returns a Future<OnStreams<T>>, and its
-// callers receive a T. If it returns a Future<T>, the tensors must be complete. Results of calls do not need
-// OnStreams: they arrive on the streams that were current when the call was made. Thread-safety: a value.
-// Modeled on torch.futures.Future(devices=…).
+// callers receive a T. If the handler returns a Future<T> instead, the tensors must be complete when the
+// future completes. Results of calls do not need OnStreams: they arrive on the streams that were current when
+// the call was made. Thread-safety: a value. Modeled on torch.futures.Future(devices=…).
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>

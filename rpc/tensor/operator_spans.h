@@ -1,11 +1,10 @@
-// OperatorSpans: the operators of one line of work (a handler, a backward) as spans under one span of a
-// Tracer.
+// OperatorSpans: records the operators of one handler or one backward as spans under one span of a Tracer.
 //
 // LibTorch reports them through at::RecordFunction: ATen operators, autograd nodes and the blocks that the
 // program names (RECORD_USER_SCOPE). The observer is thread-local while the context is entered, and never
-// global. It is stored like a profiler's state, so at::ThreadLocalState propagates it, also to the engine's
-// threads. A ContextSwitch; see executor.h for its thread-safety. Operators called by intra-op threads
-// (at::parallel_for) are not seen.
+// global. It is stored like a profiler's state, so at::ThreadLocalState propagates it, also to the threads of
+// the autograd engine. OperatorSpans is a ContextSwitch; see executor.h for its thread-safety. Operators
+// called by intra-op threads (at::parallel_for) are not seen.
 #pragma once
 
 #include <weft/rpc/core/executor.h>

@@ -40,9 +40,9 @@ struct OperatorRecording {
 WEFT_CODEC(OperatorRecording, number, begin, end)
 
 // Starts a recording at an agent with the layer. Until it is stopped, the agent records the operators of all
-// calls whose handlers start, of all callers. The recording has the spans that begin and end within its times
-// (rpc::collect_spans). Recordings may nest and overlap. If the peer that started a recording is gone, the
-// recording ends. not_found: the agent does not have the layer.
+// handlers that start in this time, for the calls of all peers. The spans of the recording are the spans from
+// rpc::collect_spans() that begin and end within its times. Recordings may nest and overlap. If the peer that
+// started a recording is gone, the recording ends. not_found: the agent does not have the layer.
 WEFT_EXPORT rpc::Future<OperatorRecording> start_operators(const rpc::Peer& peer);
 // Stops a recording. not_found: the recording has ended, or another agent has started it.
 WEFT_EXPORT rpc::Future<OperatorRecording> stop_operators(const rpc::Peer& peer,

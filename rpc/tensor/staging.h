@@ -1,9 +1,9 @@
 // Copies between an accelerator and the host memory of frames, through pinned memory.
 //
-// Copies run on the current streams of the calling thread and block it only if stated. If the accelerator has
-// no pinned memory, they block until they have completed. Implemented with LibTorch's device-independent
-// interface, so this file compiles everywhere and supports any accelerator. Thread-safety: each value is used
-// by one thread.
+// Copies run on the current streams of the calling thread. A function blocks this thread only if its comment
+// states this, or if the accelerator has no pinned memory: then it blocks until the copy has completed.
+// Implemented with LibTorch's device-independent interface, so this file compiles everywhere and supports any
+// accelerator. Thread-safety: each value is used by one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

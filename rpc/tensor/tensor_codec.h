@@ -3,16 +3,16 @@
 //
 // A view sends its elements, not its storage. An expanded dimension is sent as one element; conj and neg are
 // resolved; aliasing between arguments is not preserved. A tensor that is dense but not contiguous
-// (transposed, channels_last) arrives with its strides, which costs a copy on each side; others arrive
-// contiguous. Undefined, zero-size, 0-d, non-dense, complex, fp8, COO and CSR tensors can be sent. Quantized,
-// nested, subclass and meta tensors fail with ErrorKind::unsupported.
+// (transposed, channels_last) arrives with its strides, which costs a copy on each side. All other tensors
+// arrive contiguous. Undefined, zero-size, 0-d, non-dense, complex, fp8, COO and CSR tensors can be sent.
+// Quantized, nested, subclass and meta tensors fail with ErrorKind::unsupported.
 //
 // Tensors on an accelerator are sent according to the call's device map (device_options.h), and are copied
 // when the call is made. A tensor on a device that the map does not name fails with failed_precondition.
 //
-// Arguments are borrowed until they are sent. If the program changes an argument before, the call fails with
-// argument_modified; pass Snapshot(t) to copy the tensor instead. Results that are referenced elsewhere
-// (parameters, kept values) are copied.
+// Arguments are borrowed until they are sent. If the program changes an argument before it is sent, the call
+// fails with argument_modified. To change a tensor at once, pass Snapshot(t), which copies the tensor.
+// Results that are referenced elsewhere (parameters, kept values) are copied.
 //
 // Gradients: in a call with a pass, tensors that require grad are connected to the graph on the other side.
 // In a call without a pass, leaves are sent detached, and a non-leaf that requires grad fails with

@@ -18,8 +18,8 @@ class TensorHook {
 
   // The replacement of a tensor that is sent.
   struct Sent {
-    at::Tensor tensor;                  // is sent instead, detached
-    std::optional<std::uint64_t> mark;  // is sent with the tensor, and passed to received()
+    at::Tensor tensor;                  // sent instead of the original, without its graph
+    std::optional<std::uint64_t> mark;  // sent with the tensor, and passed to received() on the other side
   };
   // sending(): called once for each tensor, in the order of encoding. received(): called for a tensor that
   // was sent with a mark; returns the tensor for the program.

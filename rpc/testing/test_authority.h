@@ -31,7 +31,7 @@ class WEFT_EXPORT TestAuthority {
     bool for_clients = true, for_servers = true;
 
     bool authority = false;       // the key may issue certificates
-    KeyKind key = KeyKind::p256;  // of the new key
+    KeyKind key = KeyKind::p256;  // the kind of the new key
   };
 
   // A certificate, and its private key without a passphrase.
@@ -41,7 +41,7 @@ class WEFT_EXPORT TestAuthority {
 
   // A root authority with a new key, which is valid for an hour. name: its common name.
   explicit TestAuthority(const std::string& name = "weft test authority", KeyKind key = KeyKind::p256);
-  // An intermediate authority, with a certificate of another authority.
+  // An intermediate authority. authority: its certificate and key, which another authority has issued.
   explicit TestAuthority(Issued authority);
   ~TestAuthority();
 
@@ -55,7 +55,7 @@ class WEFT_EXPORT TestAuthority {
 
   // An agent's credentials: a certificate of this authority, which is also the trusted authority.
   rpc::CredentialOptions credentials(const std::string& name) const { return credentials_for(agent(name)); }
-  // As credentials(), with any certificate.
+  // Like credentials(), but with a certificate for `request`.
   rpc::CredentialOptions credentials_for(const Request& request) const;
 
   static Issued self_signed(const Request& request);  // its new key also signs it

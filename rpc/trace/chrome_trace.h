@@ -1,6 +1,6 @@
 // chrome_trace: writes the spans of several agents as one trace in Chrome's JSON format, for ui.perfetto.dev
-// and chrome://tracing. Each agent is a process, arrows connect calls made with calls served, and work
-// (operators) is nested in its call.
+// and chrome://tracing. Each agent is a process. An arrow connects the caller's span of a call with the
+// callee's span. Work (operators) is nested in its call.
 //
 // Thread-safety: values; collect_spans() blocks, so do not call it on the agents' own threads.
 #pragma once
@@ -23,7 +23,8 @@ struct AgentSpans {
 };
 
 // Takes all spans from an agent with a Tracer, and measures its clock against this process's. Each span is
-// returned once, even if the agent is queried again. Throws the errors of its calls.
+// returned once, even if the agent is queried again. Throws the errors of the calls that it makes to the
+// peer.
 WEFT_EXPORT AgentSpans collect_spans(const Peer& peer);
 
 // Returns the trace as JSON. Times are relative to the first span.

@@ -19,10 +19,10 @@ struct Span {
   std::string peer;                 // the other agent, if its name was known when the call started
   std::int64_t begin = 0, end = 0;  // nanoseconds of the agent's clock
   std::string error;                // the kind of the error; empty: success
-  // A piece of work within its parent, neither made nor served, recorded by a higher layer: an operator, a
-  // block that a handler names, the nodes of a backward.
+  // true: the span is a piece of work within its parent, not a side of a call. A higher layer has recorded
+  // it: an operator, a block that a handler names, or the nodes of a backward.
   bool work = false;
-  std::map<std::string, std::string> notes;  // details from that layer: shapes, memory
+  std::map<std::string, std::string> notes;  // details of a piece of work: shapes, memory
 };
 WEFT_CODEC(Span, trace_high, trace_low, id, parent, name, served, peer, begin, end, error, work, notes)
 

@@ -4,11 +4,11 @@
 //   rpc::Agent agent{{.name = "market"}, {tracer->layer()}};
 //
 // A call that a handler makes on behalf of the call that it serves (peer.with(call)) belongs to the trace of
-// that call. Any other call starts a trace, unless Under states one. The agent that starts a trace decides by
-// `ratio` whether the trace is sampled, for all agents. Calls of weft's own methods ("weft.") are traced only
-// if TracerOptions lists them. Spans are kept until take() or a peer (through `weft.spans`) takes them. If
-// there is no room, new spans are dropped. Higher layers record more: tensor/operator_trace.h records the
-// operators of handlers. Thread-safe.
+// that call. Any other call starts a trace, unless it has the modifier Under. The agent that starts a trace
+// decides by `ratio` whether the trace is sampled, for all agents. Calls of weft's own methods ("weft.") are
+// traced only if TracerOptions lists them. Spans are kept until take() or a peer (through `weft.spans`) takes
+// them. If there is no room, new spans are dropped. Higher layers record more: tensor/operator_trace.h
+// records the operators of handlers. Thread-safe.
 #pragma once
 
 #include <weft/rpc/agent/agent.h>

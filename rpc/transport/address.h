@@ -1,6 +1,7 @@
-// Address: the address on which an agent listens: tcp://host:port, tcp://[v6]:port, unix:///path, shm:///path
-// or inproc://name. An address to connect to may also be tcp://name@host:port: then the server's certificate
-// must be for `name` instead of `host`. Thread-safety: a value.
+// Address: the address on which an agent listens, in one of the forms tcp://host:port, tcp://[v6]:port,
+// unix:///path, shm:///path or inproc://name. An address to connect to may also have the form
+// tcp://name@host:port. Then the server's certificate must be for `name` instead of `host`. Thread-safety: a
+// value.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -20,7 +20,7 @@ namespace weft::rpc {
 
 class WEFT_EXPORT Admission final : public std::enable_shared_from_this<Admission> {
  public:
-  static constexpr std::uint64_t large = std::uint64_t{64} << 10;  // bytes; smaller frames are not announced
+  static constexpr std::uint64_t large = std::uint64_t{64} << 10;  // bytes; the minimum size of a large frame
   static constexpr auto default_timeout = std::chrono::seconds{1};
 
   // total: in bytes. timeout: how long a connection waits for room before it skips the frame.
@@ -41,7 +41,7 @@ class WEFT_EXPORT Admission final : public std::enable_shared_from_this<Admissio
   // no room.
   std::shared_ptr<void> admit(std::uint64_t bytes);
   // Posts `job` to `loop` once there may be room for `bytes`, which may be at once. The returned pointer is
-  // the place in the queue. If the caller releases it before that, `job` does not run.
+  // the place in the queue. If the caller releases it before `job` runs, `job` does not run.
   std::shared_ptr<void> wait(std::uint64_t bytes, std::shared_ptr<Loop> loop, Callback job);
 
  private:

@@ -41,8 +41,8 @@ struct ConnectionOptions {
   std::string expected_agent;
 
   std::chrono::nanoseconds connect_timeout{0};  // the timeout of one connect(); 0: the system's limit
-  // Admits large frames. If set, the first frame must be a Hello of limited size. Null: the peer is trusted
-  // within the limits of one frame.
+  // Admits large frames. If set, the first frame must be a Hello of limited size. Null: the peer is trusted,
+  // and only the limits of a single frame apply.
   std::shared_ptr<Admission> admission;
 };
 
@@ -50,7 +50,7 @@ struct ConnectionOptions {
 class WEFT_EXPORT ConnectionObserver {
  public:
   virtual ~ConnectionObserver() = default;
-  // A whole frame. An Error that it throws closes the connection.
+  // A whole frame has arrived. If on_frame() throws an Error, the connection closes.
   virtual void on_frame(InboundFrame&& frame) = 0;
   // Whether a call waits for the large reply with this prefix. If not, the reply is skipped.
   virtual bool awaits(const Prefix& reply) { return (void)reply, true; }
@@ -64,7 +64,7 @@ class WEFT_EXPORT Connection {
  public:
   virtual ~Connection() = default;
 
-  virtual const std::shared_ptr<Loop>& loop() const = 0;                 // constant
+  virtual const std::shared_ptr<Loop>& loop() const = 0;                 // never changes
   virtual void start(std::shared_ptr<ConnectionObserver> observer) = 0;  // begins delivery; call it once
   // Queues the frame, of any size, and does not block. After close() or finish() it drops the frame.
   virtual void send(OutboundFrame&& frame) = 0;

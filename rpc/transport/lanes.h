@@ -18,7 +18,7 @@ namespace weft::rpc {
 class WEFT_EXPORT Lanes final {
  public:
   // Attachments of this size or more are sent on the lanes. The number is part of the wire protocol: both
-  // sides must use the same one.
+  // sides must use the same number.
   static constexpr std::size_t least_bytes = std::size_t{1} << 20;
 
   // Closes a stream on its loop.

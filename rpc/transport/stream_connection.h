@@ -26,7 +26,7 @@ namespace weft::rpc {
 class WEFT_EXPORT StreamConnection final : public Connection,
                                            public std::enable_shared_from_this<StreamConnection> {
  public:
-  // takes_lanes: the stream is one flow of a network, so additional flows can be faster.
+  // takes_lanes: true if the stream is one flow of a network, because additional flows can be faster.
   StreamConnection(std::unique_ptr<ByteStream> stream, std::shared_ptr<Loop> loop,
                    const ConnectionOptions& options, bool takes_lanes = false);
 

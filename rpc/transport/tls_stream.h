@@ -23,7 +23,7 @@ class TlsWire;
 
 // The server that a client expects. The server's certificate must contain each name that is set. One name
 // must be set, unless the client sets `any`, which accepts any peer that the credentials trust. A pre-shared
-// secret proves that the server belongs to the job, but no name.
+// secret proves that the server belongs to the job, but does not prove a name.
 struct ExpectedPeer {
   std::string host;   // the dialled host: a DNS name or an IP address, which must be an alternative name
   std::string agent;  // an agent's name: the alternative name URI weft://NAME, or DNS without wildcards
@@ -39,9 +39,9 @@ struct TlsSettings {
 
 class WEFT_EXPORT TlsStream final : public ByteStream {
  public:
-  // The constructor with `expected` makes a client, the other one a server. The client's throws
-  // invalid_argument if `expected` is empty or has an invalid name. credentials: the stream uses their
-  // current state; later changes do not affect it. loop: the loop of `lower`.
+  // The constructor with `expected` makes a client. It throws invalid_argument if `expected` is empty or has
+  // an invalid name. The other constructor makes a server. credentials: the stream uses their current state;
+  // later changes do not affect it. loop: the loop of `lower`.
   TlsStream(std::unique_ptr<ByteStream> lower, const Credentials& credentials, ExpectedPeer expected,
             std::shared_ptr<Loop> loop, TlsSettings settings = {});
   TlsStream(std::unique_ptr<ByteStream> lower, const Credentials& credentials, std::shared_ptr<Loop> loop,

@@ -39,15 +39,15 @@ constexpr std::uint64_t padded(std::uint64_t bytes) {
 }
 
 // Checks the checksum, the segment table and the attachment table of a header against its prefix and the
-// limits. Returns the sizes of the attachments. If the body is empty, returns none, because then
-// IncomingMessage checks the table. Allocates less memory than the header's size. Throws protocol_error or
-// resource_exhausted.
+// limits. Returns the sizes of the attachments. If the body is empty, the returned vector is empty, because
+// then IncomingMessage checks the table. Allocates less memory than the header's size. Throws protocol_error
+// or resource_exhausted.
 WEFT_EXPORT std::vector<std::uint64_t> check_header(const Prefix& prefix,
                                                     std::span<const std::byte, Prefix::size> prefix_bytes,
                                                     std::span<const std::byte> header, const Limits& limits);
 
 // Throws resource_exhausted if the frame exceeds `limits` of its receiver: sending it would close the
-// connection and fail all other calls on it. whose: names the limit in the error.
+// connection and fail all other calls on it. whose: the word before "limit" in the error.
 WEFT_EXPORT void check_outgoing(const OutboundFrame& frame, const Limits& limits, const char* whose = "the");
 
 }  // namespace weft::rpc

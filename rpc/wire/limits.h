@@ -16,7 +16,7 @@ struct Limits {
   // peer as credit: further calls wait at the caller. A peer that ignores the credit gets resource_exhausted
   // at twice the number.
   std::uint32_t calls = 65536;
-  // Requests received over all connections that have no reply yet; further ones are refused.
+  // Requests received over all connections that have no reply yet; further requests are refused.
   std::uint32_t calls_total = 1'000'000;
   // Bytes of the requests that `calls` counts; a single frame may exceed this limit. The limit also applies
   // to the bytes of replies and notifications that the peer has not acknowledged, for which it is at least 8
@@ -29,9 +29,10 @@ struct Limits {
   // Calls of this agent in flight, to all peers. Further calls fail at once with resource_exhausted, so that
   // a slow peer does not make its callers use more and more memory.
   std::uint64_t outgoing_calls = 1'000'000;
-  // Bytes of attachments of these calls; a single call may exceed this limit.
+  // Bytes of attachments of the calls that `outgoing_calls` counts; a single call may exceed this limit.
   std::uint64_t outgoing_bytes = std::uint64_t{8} << 30;
-  // Bytes of the other arguments of these calls. Only calls with more than 1 KiB of such arguments count.
+  // Bytes of the other arguments of the calls that `outgoing_calls` counts. Only calls with more than 1 KiB
+  // of such arguments count.
   std::uint64_t outgoing_values = std::uint64_t{4} << 30;
 };
 

@@ -106,8 +106,8 @@ class WEFT_EXPORT OutgoingMessage {
 
   ValueWriter argument(std::size_t i);  // of a request
   ValueWriter result();                 // of a reply
-  // section(): adds the data of a layer. required: the receiver refuses the message if it does not know the
-  // key. attach(): adds an attachment, and returns its index.
+  // section(): adds the data of a layer. required: true if a receiver that does not know the key must refuse
+  // the message. attach(): adds an attachment, and returns its index.
   ValueWriter section(std::string_view key, bool required);
   std::uint32_t attach(Buffer bytes);
   std::uint64_t bytes();                 // header and attachments written so far
@@ -129,7 +129,7 @@ class WEFT_EXPORT OutgoingMessage {
   void set_notification(bool notification) { is_notification_ = notification; }
 
   // The destination, for codecs of higher layers. layers: the layers of the sending agent. to: the peer;
-  // destination() queries its identity at most once.
+  // destination() queries the peer's identity until the identity is known.
   void set_route(const Slots* layers, const Destination* to) {
     layers_ = layers;
     to_ = to;
@@ -149,11 +149,10 @@ class WEFT_EXPORT OutgoingMessage {
   }
   // The only incarnation that this message may reach; null: any incarnation that exists when it is sent.
   std::shared_ptr<const AgentId> only_destination() const { return bound_ ? destination_ : nullptr; }
-  // Call it if the contents depend on the incarnation destination() of the peer: the message then reaches
-  // this incarnation, or fails.
+  // Call it if the contents depend on destination(). The message then reaches this incarnation, or fails.
   void bind_destination() { bound_ = true; }
   bool bound() const { return bound_; }
-  // The message survives the loss of the connection over which it is sent (rpc/endpoint/session.h).
+  // Makes the message survive the loss of the connection over which it is sent (rpc/endpoint/session.h).
   void set_resumable() { is_resumable_ = true; }
   bool is_resumable() const { return is_resumable_; }
   // For a codec whose layer must take part in this call.

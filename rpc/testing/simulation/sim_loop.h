@@ -2,8 +2,8 @@
 //
 // A loop runs its jobs in the order of posting. Timers run between them; timers that are due at the same time
 // run in any order. An executor has no order: it runs any of its jobs, one at a time, like a pool whose
-// threads may be delayed. A SimProcess makes and owns both. Asio's timers and sockets on context() never
-// fire, because they would introduce real time. Thread-safety: none; one thread runs the whole world.
+// threads may be delayed. A SimProcess makes and owns both. context() never runs, because Asio's timers and
+// sockets would introduce real time. Thread-safety: none; one thread runs the whole world.
 #pragma once
 
 #include <weft/rpc/testing/simulation/sim_runner.h>

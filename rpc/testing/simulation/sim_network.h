@@ -36,8 +36,8 @@ struct SimWeather {
 
   std::uint64_t short_io = 200;    // reads and writes in 1000 that move fewer bytes than possible
   std::uint64_t false_calls = 20;  // waits in 1000 that get a spurious call
-  // The number of connections in 1000 on which attachments of these sizes are copied from the sender's
-  // memory.
+  // The number of connections in 1000 on which attachments with a size in `bulk_range` are copied from the
+  // sender's memory.
   std::uint64_t bulk = 0;
   rpc::BulkRange bulk_range{4096};
 
@@ -63,7 +63,7 @@ class WEFT_EXPORT SimNetwork {
   void cut(const std::string& from, const std::string& to);  // cuts this direction only
   void partition(const std::set<std::string>& some, const std::set<std::string>& others);  // both directions
   void heal();                                                                             // removes all cuts
-  void reset(const std::string& one, const std::string& other);  // resets the connections between them
+  void reset(const std::string& one, const std::string& other);  // resets the connections between the two
   bool reset_any();                                              // resets one connection; false: none is open
   // From now on, the current connections between the two hosts deliver nothing, and report no error.
   void blackhole(const std::string& one, const std::string& other);
@@ -76,10 +76,10 @@ class WEFT_EXPORT SimNetwork {
 
   std::size_t open_streams(const SimProcess& process) const;  // streams that are neither closed nor broken
 
-  // For transports: a listener, and a connect. The network calls `done` outside of any loop.
+  // For transports: listen() and connect(). The network calls the `done` of connect() outside of any loop.
   struct Door {
     SimProcess* process;
-    std::function<std::shared_ptr<SimLoop>()> pick;  // null: refuses
+    std::function<std::shared_ptr<SimLoop>()> pick;  // the loop of a new connection; null: refuses it
     // The network calls it, outside of any loop.
     std::function<void(std::unique_ptr<SimStream> stream)> opened;
   };

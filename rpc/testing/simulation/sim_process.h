@@ -27,8 +27,7 @@ class WEFT_EXPORT SimProcess {
   SimProcess(const SimProcess&) = delete;
   SimProcess& operator=(const SimProcess&) = delete;
 
-  // name(): also the name of the host, to which faults of the network apply. alive(): whether the process has
-  // not crashed.
+  // name(): also the name of the host, to which faults of the network apply. alive(): false after a crash.
   SimWorld& world() const { return world_; }
   const std::string& name() const { return name_; }
   std::uint64_t incarnation() const { return incarnation_; }  // numbered in the world, from 1
@@ -46,7 +45,7 @@ class WEFT_EXPORT SimProcess {
     return *object;
   }
 
-  void destroy_kept();  // destroys these objects now, as when a process ends in an orderly way
+  void destroy_kept();  // destroys the objects of keep() now, as when a process ends in an orderly way
 
   // Stops the process's threads for `span`, like a process that is stopped or swapped out; the network
   // continues.

@@ -69,7 +69,7 @@ class SimRandom {
   void fill(std::span<std::byte> bytes) {
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(next() >> 56);
   }
-  // An independent source; uses one number of this one.
+  // An independent source. Takes one number from this source.
   SimRandom split() { return SimRandom(next()); }
 
  private:

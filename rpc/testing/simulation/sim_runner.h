@@ -1,5 +1,5 @@
-// SimRunner: runs jobs one at a time in a simulated world, as a thread does in a real one: a loop or an
-// executor of a process.
+// SimRunner: the base class of the loops and executors in a simulated world. It runs jobs one at a time, as a
+// thread does in the real world.
 //
 // Made by its SimProcess, and shared with the code that posts to it. It may outlive its world, and then drops
 // the jobs that are posted to it. After each job it is busy for some virtual time, so that loops overtake
@@ -41,8 +41,8 @@ class WEFT_EXPORT SimRunner {
   bool current() const;                 // whether one of its jobs is running
   SimWorld& world() const;              // call it only while the world exists
   rpc::Clock::time_point time() const;  // the world's time; after the world's end, the time of the end
-  // The time at which a job posted now may run: later if another thread must wake up, and never before jobs
-  // that were posted earlier.
+  // The earliest time at which a job that is posted now may run. It is later than now if another thread must
+  // wake up for the job, and never before the time of a job that was posted earlier.
   rpc::Clock::time_point arrival();
 
  private:

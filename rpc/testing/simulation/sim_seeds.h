@@ -23,7 +23,7 @@ namespace weft::test {
 struct SimSeeds {
   std::uint64_t first = 1;
   std::uint64_t count = 1000;
-  std::string test;  // as in --gtest_filter, for the command
+  std::string test;  // the test's name as in --gtest_filter, for the printed command
   SimOptions options;
   bool print = true;  // print failures as they occur
 };
@@ -37,8 +37,8 @@ struct SimReport {
   bool ok() const { return failed.empty() && seeds != 0; }
 };
 
-// Runs `body` for each seed. Pass the objects that its jobs refer to to SimWorld::keep(), because the world
-// is destroyed after `body` returns.
+// Runs `body` for each seed. If jobs refer to objects that `body` creates, pass these objects to
+// SimWorld::keep(), because the world is destroyed after `body` returns.
 WEFT_EXPORT SimReport for_each_seed(const SimSeeds& seeds, const std::function<void(SimWorld&)>& body);
 
 }  // namespace weft::test

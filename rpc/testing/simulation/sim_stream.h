@@ -1,8 +1,8 @@
 // SimStream: one end of a simulated connection, as a ByteStream.
 //
 // It moves bytes with delays, in short pieces and within a window, makes occasional spurious calls, and fails
-// according to the network's faults or the other end's crash. It checks its use: a violation of ByteStream's
-// contract is a violation in its world. Owned by a connection. A stream may outlive its world; then it is
+// according to the network's faults or the other end's crash. If its user violates ByteStream's contract, the
+// stream reports a violation to its world. Owned by a connection. A stream may outlive its world; then it is
 // closed. Thread-safety: none.
 #pragma once
 

@@ -6,9 +6,9 @@
 //   world.crash(server, SimCrash::process);
 //   world.run_until_idle();
 //
-// Code runs only within the run functions. They run the job that is due first; if several jobs are due at the
-// same time, any of these. The world destroys everything that it owns; objects that its jobs refer to must be
-// passed to keep(), or live longer. Thread-safety: none.
+// Code runs only within the run functions. They run the job that is due first. If several jobs are due at the
+// same time, they pick one at random. The world destroys everything that it owns. Objects that jobs refer to
+// must be passed to keep(), or outlive the world. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/core/future.h>
@@ -84,7 +84,8 @@ class WEFT_EXPORT SimWorld {
   }
 
   // Running. These functions throw the exceptions of jobs, and SimFailure after too many steps.
-  bool step(rpc::Clock::time_point until = rpc::Clock::time_point::max());  // false: nothing is due by then
+  // Runs one job or event. false: nothing is due by `until`.
+  bool step(rpc::Clock::time_point until = rpc::Clock::time_point::max());
   // Runs all jobs that are due within `span`, and advances the time by `span`.
   void run_for(std::chrono::nanoseconds span);
   // Runs until `done` returns true, at most for `timeout`. false: the timeout has expired.

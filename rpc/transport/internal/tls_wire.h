@@ -1,4 +1,4 @@
-// TlsWire: the lower end of OpenSSL: a BIO over a ByteStream, with a buffer for each direction.
+// TlsWire: a BIO over a ByteStream, which OpenSSL reads and writes, with a buffer for each direction.
 //
 // A read takes all bytes that the lower stream has, so that several records cost one call of the lower
 // stream. Writes are collected, and flush() passes them on. So OpenSSL never waits for the lower stream to

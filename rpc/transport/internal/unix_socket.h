@@ -58,7 +58,7 @@ inline asio::local::stream_protocol::acceptor listen_on(asio::io_context& contex
   remove_stale(context, where);
   asio::local::stream_protocol::acceptor acceptor(context);
   acceptor.open();
-  // On Linux, bind() creates the file with the mode set before: it is never open to other users.
+  // On Linux, bind() creates the file with the mode of the socket, so the file is never open to other users.
   ::fchmod(acceptor.native_handle(), S_IRUSR | S_IWUSR);
   acceptor.bind(where);
   acceptor.listen();

@@ -1,5 +1,5 @@
-// ShmHandshake: turns a connected Unix socket into a stream through shared memory. The other side runs one,
-// too.
+// ShmHandshake: turns a connected Unix socket into a stream through shared memory. The other side also runs a
+// ShmHandshake.
 //
 // It verifies that the other side runs as the same user, exchanges the segments (hello.h), and tests whether
 // each side may read the other's memory. It belongs to one loop. It ends exactly once, with a call of `done`

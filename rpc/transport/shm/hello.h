@@ -3,7 +3,7 @@
 // Both sides send the same messages in the same order over the Unix socket, with numbers in little-endian:
 //   ShmHello    64 bytes, with one descriptor: the segment that the sender writes to.
 //   ShmProof    16 bytes, if both hellos offer bulk: the address at which the sender keeps the other's nonce.
-//   ShmVerdict  16 bytes, after a proof: whether it was valid. Bulk is used if both proofs were.
+//   ShmVerdict  16 bytes, after a proof: whether it was valid. Bulk is used if both proofs were valid.
 // After that, each byte on the socket is a wake-up (its value is ignored), and the end of the socket is the
 // end of the connection.
 #pragma once
@@ -28,7 +28,7 @@ struct WEFT_EXPORT ShmHello {
   std::uint16_t version = current;
   std::uint16_t oldest = current;
 
-  bool bulk = false;             // the sender can read memory, and permits reading its own
+  bool bulk = false;             // true: the sender offers bulk (PeerMemory)
   std::uint64_t capacity = 0;    // bytes of the sender's segment
   std::uint64_t bulk_begin = 0;  // the minimum size of bulk; the greater value of the two sides applies
   std::uint64_t bulk_end = 0;    // the end of the sizes of bulk; the lesser value applies; 0: unlimited

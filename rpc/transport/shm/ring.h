@@ -3,8 +3,8 @@
 // Each side keeps its position in private memory and publishes it in the control page. It accepts the other's
 // position only within the capacity: whatever the other side writes to the page or the data, the worst result
 // is that the ring fails with std::errc::protocol_error. A side without work requests a wake-up with
-// fall_asleep(). The other side then rings its Doorbell once; otherwise it makes no system call.
-// Thread-safety: each end is used by one thread.
+// fall_asleep(). The other side then rings its Doorbell once. Without such a request, neither side makes a
+// system call. Thread-safety: each end is used by one thread.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -42,8 +42,9 @@ struct IncomingMessage::Content {
   capnp::List<schema::Value>::Reader arguments;
   capnp::List<schema::Section>::Reader sections;
 
-  // The elements of a list of structs occupy space in the header, unless the sender made them empty. Such
-  // lists are refused, because memory is allocated according to the list's size.
+  // The elements of a list of structs occupy space in the header, unless the sender made them empty. A list
+  // with more elements than the header has words is refused, because memory is allocated according to the
+  // list's size.
   template <class List>
   List sized(List list) const {
     if (list.size() > frame.header.size() / sizeof(capnp::word))

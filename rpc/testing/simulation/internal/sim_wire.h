@@ -1,4 +1,4 @@
-// SimWire: a simulated connection: two ends, and a pipe for the data that each end writes.
+// SimWire: a simulated connection. It has two ends, and a pipe for the data that each end writes.
 //
 // A pipe has segments in flight and bytes that have arrived. Both count against the window. The writer learns
 // of a read after a further latency. An end is open until it is closed or crashes; data that arrives later is
@@ -28,8 +28,8 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   void shut_down_writing(Side side, std::error_code& error);
   void close(Side side);
   const std::optional<rpc::BulkRange>& bulk() const { return bulk_; }
-  // Whether both processes share the host. Then each can read the other's memory, and learns of the other's
-  // end at once.
+  // Whether both processes are on one host. Then each process can read the other's memory, and learns at once
+  // if the other ends.
   bool one_host() const { return bulk_.has_value(); }
   void pull(Side side, std::uint64_t address, std::span<std::byte> into, std::error_code& error);
   void acknowledge(Side side);
@@ -57,7 +57,7 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   struct Pipe {
     std::deque<Segment> in_flight;
     rpc::Clock::time_point last_arrival{};
-    bool armed = false;                          // the arrival of the first segment is an event of the world
+    bool armed = false;  // true: the world has an event for the arrival of the first segment
     std::deque<std::vector<std::byte>> arrived;  // unread
     std::size_t front_read = 0;                  // bytes of arrived.front() that were read
     std::size_t unread = 0;
@@ -78,7 +78,7 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
     bool gone = false;  // its host has crashed
     bool reset_sent = false;
     std::error_code broken;
-    std::array<rpc::Callback, 3> jobs;  // by Event
+    std::array<rpc::Callback, 3> jobs;  // index: an Event
     std::array<bool, 3> posted{};
   };
 
@@ -105,7 +105,7 @@ class SimWire final : public std::enable_shared_from_this<SimWire> {
   const std::array<std::string, 2> names_;
   const std::size_t window_;
   const std::optional<rpc::BulkRange> bulk_;
-  std::array<std::chrono::nanoseconds, 2> latency_;  // by the direction
+  std::array<std::chrono::nanoseconds, 2> latency_;  // index: the side that sends
   std::array<End, 2> ends_;
   std::array<Pipe, 2> pipes_;  // the data that each end writes
 };
