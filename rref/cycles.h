@@ -90,11 +90,11 @@ struct CycleMember {
   std::string type, site;
 };
 
-// Objects of which each holds every other one, directly or through others; or one object that holds itself.
+// Objects that all hold each other, directly or through other objects; or one object that holds itself.
 struct Cycle {
   std::vector<CycleMember> members;
-  // Nothing outside the cycle holds any of its members. So no program can reach them, and they exist until an
-  // owner ends.
+  // true: nothing outside the cycle holds a member. So no program can reach the members, and they exist until
+  // an owner ends.
   bool garbage = false;
 };
 

@@ -20,9 +20,9 @@ class WEFT_EXPORT NamedObjects {
   using Found = StoredObjects::Found;
   using Done = StoredObjects::Done;
 
-  // true: the name is free. The caller creates the object and passes it to finish(). false: `done` receives
-  // the object, now or later, or an error. The error is already_exists if the object was created with other
-  // `arguments`.
+  // true: the name is free. The caller must create the object, and pass the object or the error to finish().
+  // false: `done` receives the object, now or later, or an error. The error is already_exists if the object
+  // was created with other `arguments`.
   bool begin(const std::string& name, const std::string& arguments, Done done);
   void finish(const std::string& name, Found found);
   void end(const std::exception_ptr& error);

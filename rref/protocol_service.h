@@ -18,7 +18,7 @@ struct WEFT_EXPORT ProtocolService {
   void child_settled(rpc::CallContext& call, protocol::ChildSettled message);
   void creation_failed(rpc::CallContext& call, protocol::CreationFailed message);
 
-  // The caller considers this incarnation gone, and has ended all references between the two agents.
+  // The caller considers this agent's incarnation gone, and has ended all references between the two agents.
   void taken_for_gone(rpc::CallContext& call);
 
   using Service = rpc::Service<

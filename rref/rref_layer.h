@@ -45,8 +45,8 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   // The agent of this layer, and its handler threads.
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   std::shared_ptr<rpc::Executor> handler_threads() const { return {core_, &core_->handlers()}; }
-  // The peer for calls of the layers themselves, which have no deadline, and for calls of the program, with
-  // the program's options.
+  // A peer for calls to an agent. Calls of the layers themselves use the default, without a deadline. Calls
+  // of the program use the program's options.
   rpc::Peer peer(const rpc::AgentId& agent, const rpc::CallOptions& options = {.timeout = rpc::no_timeout});
 
   // --- References ---
@@ -58,8 +58,8 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   // be empty.
   ReferencePtr create(const rpc::AgentId& owner, std::string type, std::string site, rpc::OutgoingCall& call,
                       std::optional<std::string> name = {});
-  // Adds the part that names the object to a call through a reference. Throws the error of the fork if it has
-  // a fault (owner_lost).
+  // Adds to a call through a reference the part that names the object. If the reference's fork can no longer
+  // be used, throws the reason, for example owner_lost.
   void target(const ReferencePtr& reference, rpc::OutgoingCall& call);
   // Replaces the error of a call through a reference by an error about the object: owner_lost instead of
   // peer_lost.
@@ -115,7 +115,8 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
     std::exception_ptr failed;  // the error of the first reference that could not be accepted
   };
 
-  // Runs f with the mutex locked, and then, without it, the actions that the tables have requested.
+  // Runs f with the mutex locked. Then, with the mutex unlocked, executes the actions that the tables have
+  // requested.
   template <class F>
   auto act(F&& f);
   void perform(protocol::Actions actions);

@@ -29,7 +29,7 @@ struct RRefSection {
   std::vector<protocol::Handover> carried;  // the RRefs within the values
   // The addresses of carried[i].owner, with spaces between; "" if unknown.
   std::vector<std::string> owner_addresses;
-  // The transit number of carried[i] if it stays within one agent; otherwise 0.
+  // The transit number of carried[i] if an agent sends it to itself; otherwise 0.
   std::vector<std::uint64_t> local;
 
   // receiver: the incarnation that the message is for; nullopt: the sender does not know it. If it is set,

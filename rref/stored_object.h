@@ -88,7 +88,7 @@ class WEFT_EXPORT StoredObject {
     if (whole_ != nullptr) return whole_->guard();
     return guarded_.load(std::memory_order_acquire) ? guard_ : nullptr;
   }
-  // The attached guard, or the guard from `make`, which is then attached.
+  // Returns the attached guard. If no guard is attached, attaches the guard that `make` returns.
   template <class Make>
   std::shared_ptr<ObjectGuard> attach_guard(Make make) {
     if (whole_ != nullptr) return whole_->attach_guard(std::move(make));

@@ -36,7 +36,7 @@ class WEFT_EXPORT StoredObjects {
 
  private:
   struct Waiting {
-    std::exception_ptr failure;  // instead of the object
+    std::exception_ptr failure;  // why the creation failed; null: it has not failed
     rpc::Fifo<Done> waiters;
     bool serving = false;  // a thread is in serve()
   };

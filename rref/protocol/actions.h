@@ -44,7 +44,7 @@ struct ForkFailed {
   std::string text;
 };
 
-// For each object for which a request waits at the owner: the creation has succeeded, or it has failed.
+// The creation of an object for which a request waits at the owner has succeeded, or has failed.
 struct ObjectReady {
   RRefId rref;
 };

@@ -55,7 +55,7 @@ class Forks {
                             [](const Fork& fork, const ForkId& sought) { return fork.id < sought; });
   }
 
-  std::vector<Fork> forks_;  // by id
+  std::vector<Fork> forks_;  // sorted by id
 };
 
 }  // namespace weft::rref::protocol

@@ -21,7 +21,7 @@ struct Handover {
   rpc::AgentId owner;  // the agent on which the object lives
   rpc::AgentId
       creator;  // the agent that chose `rref`; the owner watches it while the creation has not arrived
-  bool settled = false;  // the owner lends a fork of a live object: the receiver need not ask the owner
+  bool settled = false;  // true: the owner lends a fork of a live object, so the receiver need not ask
 
   friend bool operator==(const Handover&, const Handover&) = default;
 };
@@ -30,7 +30,7 @@ struct Handover {
 enum class Outcome : std::uint8_t {
   accepted,  // the handler ran: the receiver has the forks, and the owner knows them
   not_sent,  // the receiver has certainly never seen the message
-  unknown,   // all other ends: an error reply, a deadline, a cancellation, a lost connection
+  unknown,   // any other result: an error reply, a deadline, a cancellation, a lost connection
 };
 
 // Child -> owner: "I hold this fork." The reply is a Standing.

@@ -1,4 +1,4 @@
-// OwnerTable: the objects that one agent owns: their states, their references, and when they may be
+// OwnerTable: the states and references of the objects that one agent owns. It decides when an object may be
 // destroyed.
 //
 // A pure state machine: each event function appends its actions to `out` and has no other effect. The layer
@@ -36,7 +36,8 @@ struct ObjectInfo {
   std::chrono::steady_clock::time_point made{};  // by the clock of the layer above
 };
 
-// The states of an object, in their order; `failed` replaces `live`.
+// The states of an object, in their order. If the creation fails or never arrives, the state becomes `failed`
+// instead of `live`.
 enum class ObjectState : std::uint8_t {
   expected,  // a message named the object before its creation arrived
   creating,  // its constructor or method runs
@@ -87,8 +88,9 @@ class WEFT_EXPORT OwnerTable {
   Access receive(const rpc::AgentId& from, const Handover& handover, Actions& out);
 
   // --- Lending: the owner hands its object to a user ---
-  // Makes a fork for `user`; nullopt: `user` was dropped. The caller has a hold. If a call carries the fork,
-  // report its end by lend_ended(). For a reply, the end of its connection decides.
+  // Makes a fork for `user`; nullopt: `user` was dropped. The caller must have a hold. If a call carries the
+  // fork, report its end by lend_ended(). If a reply carries the fork, the table does not know whether it
+  // arrived: after the end of the connection, it probes the fork.
   std::optional<Handover> lend(const RRefId& rref, const rpc::AgentId& user, Actions& out);
   void lend_ended(const Handover& lent, Outcome outcome, Actions& out);
 

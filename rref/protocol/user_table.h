@@ -75,7 +75,8 @@ class WEFT_EXPORT UserTable {
 
   // --- Handing over to another agent: a user or the owner ---
   // nullopt: the fork has a fault. Each attempt to send is a separate hand-over. If a call carries the fork,
-  // report its end by hand_over_ended(). For a reply, ChildSettled or the end of its connection decides.
+  // report its end by hand_over_ended(). If a reply carries the fork, the table waits for ChildSettled or the
+  // end of the connection.
   std::optional<Handover> hand_over(const ForkId& parent, const rpc::AgentId& to);
   void hand_over_ended(const ForkId& child, Outcome outcome, Actions& out);
 
@@ -104,7 +105,8 @@ class WEFT_EXPORT UserTable {
   // --- Reports ---
   std::optional<ForkView> find(const ForkId& fork) const;
   std::vector<ForkView> live_forks() const;
-  bool ending() const;  // some forks must still be released, and their owners have not been notified yet
+  // true: at least one fork has no handle and has not ended. After leave(), forks with handles count, too.
+  bool ending() const;
   std::size_t lend_ranges() const;  // the number of stored ranges of forks that owners lent, over all owners
 
  private:
