@@ -26,7 +26,7 @@ struct PassSection {
   PassId pass;
   MessageId message;
   std::uint64_t tensors = 0;  // how many of the message's tensors require grad
-  bool backward = false;      // a message of a backward that is itself recorded
+  bool backward = false;      // true: a message of a backward that is itself recorded (create_graph)
   std::uint64_t oldest = 0;   // the origin's passes below this number have ended, as far as the sender knows
   // Some worker has hooks on gradients (pass_hooks.h), as far as the sender knows.
   bool wants_finalize = false;

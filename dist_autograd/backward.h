@@ -27,10 +27,10 @@ struct BackwardOptions {
   // can differentiate the gradients. The graph is also kept. Not in fast mode.
   bool create_graph = false;
   BackwardMode mode = BackwardMode::smart;
-  // Each worker runs two parts, one after the other: first the nodes whose gradients leave the worker, then
-  // those that lead only to its leaves (engine/node_executor.h). The second part runs when the first part has
-  // run on every worker or, if a pipeline stage holds the pass, when the stage calls
-  // PassTurns::run_weights(). Not with create_graph.
+  // true: each worker runs its nodes in two parts. The first part has the nodes whose gradients leave the
+  // worker, the second part has the nodes that lead only to leaves of the worker (engine/node_executor.h).
+  // The second part runs when the first part has run on every worker or, if a pipeline stage holds the pass,
+  // when the stage calls PassTurns::run_weights(). Not with create_graph.
   bool defer_weights = false;
   // Starts at the call of backward(). When it expires, the pass ends on every worker with deadline_exceeded,
   // even if a worker does not answer.
@@ -61,11 +61,11 @@ WEFT_CODEC(Backward, id, options)
 // The stages of a backward. Each starts at the initiator and has completed everywhere when its messages are
 // acknowledged (termination.h).
 //   run:     every node for which all gradients have arrived
-//   explore: find the messages on which the waiting nodes depend: they are live
-//   resume:  no gradients will arrive for messages that are not live: run the nodes that waited for them
-//   weights: with defer_weights, before finalize: run the deferred nodes
-//   finalize: if some worker has hooks, and no gradient can arrive any more on any worker: run the finalize
-//             hooks (pass_hooks.h), and wait for the work that hooks have started
+//   explore: find the live messages, which can be reached from nodes that have a part of their gradients
+//   resume:  run the nodes that waited for gradients of other messages, because these will never arrive
+//   weights: run the deferred nodes (only with defer_weights; before finalize)
+//   finalize: run the finalize hooks (pass_hooks.h), and wait for the work that hooks have started (only if
+//             some worker has hooks; no gradient can arrive any more on any worker)
 enum class Stage : std::uint8_t { run, explore, resume, finalize, weights };
 
 // Gradients of a message's tensors, for its sender.

@@ -1,16 +1,17 @@
 // BackwardService: the messages between workers during the backward of a pass. docs/dist_autograd.md has the
 // protocol.
 //
-//   close     fast mode: accept no new calls of the pass; wait until the calls in flight here have completed;
-//             then send `close` to the workers with which this worker exchanged calls. The reply lists this
-//             worker and the workers in the replies that it received, or nothing if the pass was closed here
+//   close     fast mode: wait until the calls of the pass that are in flight here have completed; then accept
+//             no new calls, and send `close` to the workers with which this worker exchanged calls. The reply
+//             lists this worker and the workers in the replies to its own `close`. If the pass was already
+//             closed here, the reply is empty
 //   root      the backward also starts at a tensor of this worker, behind an RRef
 //   cancel    the backward was refused before any of its nodes ran: the pass is unchanged. In fast mode the
 //             worker forwards `cancel` to all workers with which it exchanged calls
 //   begin     a stage of the backward (backward.h), from its initiator
 //   gradients the gradients of one message's tensors, from the receiver of the message to its sender; some
 //             are sent in a reply instead (Report::returned)
-//   discover  the roots depend on these messages; from the receiver of the messages to their sender
+//   discover  the messages on which the roots depend; from the receiver of the messages to their sender
 //   finish    the backward is complete; the reply lists this worker's nodes whose gradients never arrived
 //   release   the pass has ended
 //   graph     this worker's part of the pass's graph, for drawing
@@ -52,8 +53,10 @@ struct WEFT_EXPORT BackwardService {
   std::shared_ptr<AutogradLayer> layer;
 };
 
-// Closes the pass on this worker, and then on the workers with which this worker exchanged calls, and so on.
-// Returns the workers that this call has closed: all participants, if the initiator calls it.
+// Closes the pass on this worker, then on the workers with which it exchanged calls, and so on. Returns the
+// workers on which this call has closed the pass. initiator: true if this worker is the initiator of the
+// backward. It then waits only for its own calls, because it may itself serve a call of the pass, and the
+// result is all participants.
 rpc::Future<std::vector<rpc::AgentId>> close_everywhere(const std::shared_ptr<AutogradLayer>& layer,
                                                         const std::shared_ptr<PassState>& pass,
                                                         Backward backward, bool initiator);

@@ -1,8 +1,8 @@
 // BackwardShare: one worker's share of one backward of a pass: the executor of its nodes, the messages that
 // wait for gradients, and the detection that all work that the share started has completed.
 //
-// Owned by the PassState. Only that pass's serial executor uses it: not thread-safe. A failure ends the
-// share: all waits, and all later calls that can fail, then fail with the same error.
+// Owned by the PassState. Not thread-safe: all calls run on the serial executor of that pass. A failure ends
+// the share: pending requests, and later calls that can fail, then fail with the same error.
 #pragma once
 
 #include <weft/dist_autograd/backward.h>
@@ -40,7 +40,8 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   // Called at the initiator. Starts a stage on these workers, which may include this one, and calls `done`
   // when the stage has completed on all workers. trace: the trace of the work.
   void lead(Stage stage, const std::vector<rpc::AgentId>& workers, const Trace& trace, Done done);
-  // Requests of other workers; each is acknowledged as described in termination.h.
+  // begin(), deliver() and discover() are requests, each acknowledged as described in termination.h. Asked:
+  // the worker that sent the request, and the trace of the request.
   struct Asked {
     rpc::AgentId by;
     Trace trace;
@@ -53,7 +54,7 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   // Called by a node that runs here, with the gradients of the tensors that arrived with a message. If `to`
   // has engaged this worker (termination.h) and the acknowledgement to `to` is due at once, the
   // acknowledgement contains the gradients: one message instead of two. back: the devices of the gradients at
-  // `to`; empty: the devices as for any call to `to`.
+  // `to`; if empty, the agent's device map applies.
   void send_gradients(const rpc::AgentId& to, const MessageId& message, std::vector<at::Tensor> gradients,
                       const tensor::DeviceMap& back);
 
@@ -81,7 +82,7 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
     bool delivered = false;  // its gradients were delivered, or will never arrive
   };
 
-  // Accepts a message: calls `work`, which executes the request, and acknowledges the message now or later.
+  // Accepts a message and calls `work`, which executes the request. The message is acknowledged now or later.
   template <class Work>
   void take_in(const std::optional<rpc::AgentId>& by, const Trace& trace, Done acknowledge, Work work);
   // Sends a message of this backward, which the receiver acknowledges. way: the device map of its arguments;

@@ -1,7 +1,7 @@
 // The trace of a backward. The initiator records one span "backward", from the start to the end of the
 // backward. Under this span are the messages of all stages (backward_methods). Under these messages, every
-// worker records a span "backward nodes" for each run of nodes that a message started, and an OperatorTrace
-// records the nodes and their operators in it.
+// worker records a span "backward nodes" for each run of nodes that a message started. Within this span, an
+// OperatorTrace records the nodes and their operators.
 //
 // Enabled by TracerOptions::own_methods = backward_methods(). A worker without a tracer passes the trace on.
 // Thread-safety: each object is used by one thread at a time.
@@ -30,7 +30,7 @@ Trace trace_of_message(rpc::CallContext& call);
 // the backward is not traced, nothing is recorded.
 class BackwardSpan {
  public:
-  // The span of the whole backward, at the initiator. parent: nullopt: the span starts a trace.
+  // The span of the whole backward, at the initiator. If `parent` is nullopt, the span starts a trace.
   static BackwardSpan of_backward(rpc::AgentCore& core, const Trace& parent);
   // A run of nodes.
   static BackwardSpan of_nodes(rpc::AgentCore& core, const Trace& parent);

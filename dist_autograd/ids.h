@@ -20,7 +20,8 @@ struct PassId {
 };
 WEFT_CODEC(PassId, origin, number)
 
-// A message whose tensors require grad. Its sender has a SendBackward for it, its receiver a RecvBackward.
+// A message whose tensors require grad. The sender has a SendBackward for the message, and the receiver has a
+// RecvBackward.
 struct MessageId {
   std::uint64_t sender = 0;  // the sender's incarnation
   std::uint64_t number = 0;

@@ -1,5 +1,5 @@
-// MessagePart: the part of a pass in one call, on either side: it records sent tensors and joins received
-// ones.
+// MessagePart: the CallPart of a pass in one call, at the caller or at the callee. It connects sent and
+// received tensors with the graph of the pass.
 //
 // Each message with tensors that require grad gets a SendBackward where it is written and a RecvBackward
 // where it is read, paired by its MessageId. As thread-safe as CallPart.
@@ -14,7 +14,8 @@ namespace weft::dist_autograd {
 
 class MessagePart final : public rpc::CallPart {
  public:
-  // peer: at the callee, the caller. At the caller: nullopt, because the message has its destination.
+  // peer: at the callee, the id of the caller. At the caller, nullopt, because the message itself has its
+  // destination. backward: true if the call belongs to a backward that is recorded (create_graph).
   MessagePart(std::shared_ptr<PassState> pass, std::optional<rpc::AgentId> peer, bool backward);
   ~MessagePart() override;
 
@@ -29,8 +30,8 @@ class MessagePart final : public rpc::CallPart {
 
   std::shared_ptr<PassState> pass_;
   std::optional<rpc::AgentId> peer_;
-  const bool backward_;  // a message of a backward that is recorded
-  bool counted_;         // at the caller: the pass counts the call as outstanding
+  const bool backward_;
+  bool counted_;  // at the caller: the pass counts the call as outstanding
   std::shared_ptr<Recorder> recorder_;
   std::optional<MessageId> sent_;
 };

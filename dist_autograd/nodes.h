@@ -30,14 +30,14 @@ class SendBackward final : public torch::autograd::Node {
 
 class RecvBackward final : public torch::autograd::Node {
  public:
-  // back: the devices of its gradients at the sender; empty: those of any call to the sender.
+  // back: the devices of the gradients at the sender; if empty, the agent's device map applies.
   RecvBackward(std::weak_ptr<PassState> pass, PassId id, MessageId message, rpc::AgentId sender,
                tensor::DeviceMap back);
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   std::string name() const override { return "RecvBackward(from " + sender_.name + ")"; }
 
-  // Makes this node the grad_fn of `tensor` and returns the tensor; its gradient is the node's next input.
-  // mark: the number by which the sender marked the tensor in the message.
+  // Makes this node the grad_fn of `tensor` and returns the tensor. The gradient of the tensor becomes the
+  // next input of the node. mark: the number by which the sender marked the tensor in the message.
   at::Tensor join(const NodePtr& self, at::Tensor tensor, std::uint64_t mark);
   const PassId& pass_id() const { return id_; }
   const MessageId& message() const { return message_; }

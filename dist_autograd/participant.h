@@ -11,7 +11,8 @@ namespace weft::dist_autograd {
 // The error of a pass that has lost `agent`. why: the observation that proves the loss, as text.
 std::exception_ptr participant_lost(const PassId& pass, const rpc::AgentId& agent, const std::string& why);
 
-// Converts the error of a call to a participant into the error of its pass.
+// Converts the error of a call to a participant into the error of its pass: participant_lost() for
+// `unavailable`, because the connection had already ended; any other error unchanged.
 std::exception_ptr explain_participant(const PassId& pass, const rpc::AgentId& agent,
                                        std::exception_ptr error);
 

@@ -52,11 +52,11 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
   const PassId& id() const;  // unique over all agents
   void apply(rpc::OutgoingCall& call) const override;
 
-  // Waits for this worker's outstanding calls of the pass (new ones then fail), runs backward on all workers
-  // that take part, and completes when it has completed everywhere. A failure on any worker (a node, a lost
-  // worker, a release) ends the pass on every worker with that error. Roots may be on several workers. A
-  // backward is refused if a local root is invalid, if another backward of the pass is running, or if an
-  // earlier backward has freed the graph: the future then fails and the pass is unchanged.
+  // Waits for this worker's outstanding calls of the pass (new calls then fail), and runs the backward on all
+  // workers that take part. The future completes when the backward has completed everywhere. A failure on any
+  // worker (a node, a lost worker, a release) ends the pass on every worker with that error. Roots may be on
+  // several workers. A backward is refused if a local root is invalid, if another backward of the pass is
+  // running, or if an earlier backward has freed the graph: the future then fails and the pass is unchanged.
   rpc::Future<void> backward(std::vector<Root> roots, BackwardOptions options = {});
   rpc::Future<void> backward(Root root, BackwardOptions options = {});
   rpc::Future<void> backward(at::Tensor root, at::Tensor gradient, BackwardOptions options = {});
@@ -80,7 +80,8 @@ class WEFT_EXPORT Pass final : public rpc::CallModifier {
   // the graph behind `roots`. Call it before a backward, or after one that retained the graph.
   rpc::Future<std::string> dot(std::vector<at::Tensor> roots = {});
 
-  // The gradient of one leaf of this worker, undefined if it has none, and the gradients of all its leaves.
+  // gradient(): the gradient of one leaf of this worker, undefined if the leaf has none. gradients(): the
+  // gradients of all leaves of this worker.
   at::Tensor gradient(const at::Tensor& leaf) const;
   std::vector<LeafGradient> gradients() const;
 

@@ -13,7 +13,7 @@
 
 namespace weft::dist_autograd {
 
-// A node, by its index in its worker's list.
+// A node. Other nodes refer to it by its index in WorkerGraph::nodes.
 struct GraphNode {
   std::string name;  // as LibTorch names it: "MmBackward0"
   std::vector<std::uint64_t> next;

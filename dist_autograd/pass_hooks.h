@@ -49,7 +49,7 @@ class WEFT_EXPORT PassHooks {
 
   // --- For the PassState ---
   std::vector<std::shared_ptr<rpc::ContextSwitch>> contexts() const;
-  void begin_backward();                   // no leaf has been reached in this backward
+  void begin_backward();                   // marks all leaves as not reached
   bool has(const at::Tensor& leaf) const;  // on_gradient() was called for it
   // The gradient of the leaf is complete: runs the leaf's hook.
   void reached(const at::Tensor& leaf, at::Tensor& gradient);

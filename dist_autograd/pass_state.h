@@ -1,5 +1,5 @@
-// PassState: one worker's part of one pass: the messages that this worker sent, the workers with which it
-// exchanged calls, its gradients, and its share of a backward.
+// PassState: one worker's part of one pass. It has the messages that this worker sent, the workers with which
+// it exchanged calls, its gradients, and its share of a backward.
 //
 // States: open (the worker makes and serves calls of the pass), closed while it has a share in a backward,
 // then ended by a release, by a failure or by the death of the pass's creator. Owned by the agent's
@@ -70,8 +70,8 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   // From now on, this worker's part of the backwards runs on this executor, one job at a time, instead of the
   // agent's handler threads: for example on the threads of a pipeline stage. The executor chooses which of
   // its passes runs first; turns() holds nodes back. If the executor drops a job, this worker's part ends.
-  // The pass keeps the executor until the pass's last job there has run. If the pass then has the last
-  // reference, a thread of the executor destroys the executor, which must not happen: keep another reference.
+  // The pass keeps the executor until the pass's last job there has run. Keep another reference to the
+  // executor until then: otherwise one of the executor's own threads would destroy it.
   void run_on(std::shared_ptr<rpc::Executor> executor);
   // Call it from a hook on gradients or from a node that runs here; elsewhere it throws failed_precondition.
   // The backward completes only after this work. If the work fails, the backward fails with its error. Only
@@ -82,14 +82,14 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   // Returns the id of a backward that starts here. The id is valid until end_backward(). If another backward
   // runs or has used up the graph, throws failed_precondition and has no effect.
   BackwardId begin_backward();
-  // refused: no node of the backward has run; had_backward() then does not count it.
+  // refused: true if the backward was refused before any of its nodes ran; had_backward() then ignores it.
   void end_backward(bool refused = false);
   // Begins this worker's share in the backward, and accepts no new calls. Passes false to `done` if the
   // worker already had a share in this backward, and failed_precondition if another backward runs or has used
   // up the graph.
   void close(const Backward& backward, rpc::UniqueFunction<void(rpc::Result<bool>)> done);
-  // Calls `use(share, done)` with the share in that backward, which begins now if necessary. If it cannot
-  // begin, calls done(error).
+  // Calls `use(share, done)` with this worker's share in the backward. If the share has not begun, it begins
+  // now; if it cannot begin, calls done(error).
   template <class Use>
   void with_share(const Backward& backward, BackwardShare::Done done, Use use);
   // Begins the share if necessary, and adds the root to it (BackwardShare::add_root).

@@ -39,7 +39,7 @@ class WEFT_EXPORT PassTurns {
   // --- For the share, on the serial executor ---
   bool holds_inputs() const;
   bool holds_weights() const;
-  bool wants_weights() const;  // run_weights() was called, and the part has not run
+  bool wants_weights() const;  // run_weights() was called, and the weight part has not run
   void inputs_ran();
   void weights_ran();
   void end(const std::exception_ptr& error);  // any thread; only the first call has an effect

@@ -21,15 +21,15 @@
 
 namespace weft::dist_autograd {
 
-// `Payload` is the data that collects at a node until it runs; it is kept here so that an arrival costs one
-// look-up.
+// Payload: the data that arrives at a node before the node runs. The plan stores the payloads, so that an
+// arrival costs one look-up.
 template <class Node, class Payload = std::monostate>
 class DependencyPlan {
  public:
   // Counts one arrival at `source` from outside and adds all that is reachable from it. Only nodes that are
   // new to the plan are explored, so sources may be added one at a time, at no higher cost than all at once.
   // `next(node, visit)` calls `visit(successor)` once for each edge that leaves `node`; `reached(node)` is
-  // called once for each new node. If either throws, the counts are unusable: clear().
+  // called once for each new node. If `next` or `reached` throws, the counts are invalid: call clear().
   template <class Next, class Reached>
   void add_source(Node source, Next&& next, Reached&& reached) {
     std::vector<Node> unexplored;
@@ -123,7 +123,7 @@ class ReadyQueue {
     return node;
   }
 
-  // The nodes that were pushed and not popped.
+  // True if all pushed nodes have been popped.
   bool empty() const { return heap_.empty(); }
   void clear() { heap_ = {}; }
 
@@ -146,8 +146,8 @@ class ReadyQueue {
 // The parts of a backward that defers its weight gradients: the input part computes the gradients that reach
 // an exit, the weight part computes all other gradients. An exit is a node that sends its gradients
 // elsewhere.
-//   input:    an exit can be reached by each edge of the node
-//   boundary: an exit can be reached by some of its edges; the other edges lead to nodes of the weight part
+//   input:    an exit can be reached through each edge of the node (exits are in this part, too)
+//   boundary: an exit can be reached through some edges of the node, but not through the others
 //   weight:   no exit can be reached from the node
 enum class NodePart : std::uint8_t { input, boundary, weight };
 

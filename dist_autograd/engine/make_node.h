@@ -18,7 +18,7 @@ namespace weft::dist_autograd {
 template <class T, class... Arguments, class Base = torch::autograd::Node>
 auto make_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Base>>) {
-    // Before 2.15 a deep graph is freed without recursion only by this deleter.
+    // In LibTorch before 2.15, only this deleter frees a deep graph without recursion.
     return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
                               [](T* node) { deleteNode(static_cast<Base*>(node)); });
   } else {

@@ -1,9 +1,9 @@
 // NestedLeaves: detects the leaves whose `.grad` is written by a backward of LibTorch's engine that runs
 // within a node or its hooks.
 //
-// A custom function or a hook may run LibTorch's engine: over leaves that it makes, to return their
-// gradients, or over parameters (checkpointing). Gradients of parameters would then be added to `.grad`
-// instead of the pass. LibTorch reports each node that it runs to the thread's observers
+// A custom function or a hook may run LibTorch's engine. Over leaves that the function makes, this is
+// correct: it returns their gradients. Over parameters (checkpointing), it is an error: their gradients would
+// be added to `.grad` instead of the pass. LibTorch reports each node that it runs to the thread's observers
 // (at::RecordFunction), also on the threads of its engine. A leaf that still exists after the function and
 // the hooks have returned counts as a parameter. In a recorded backward (create_graph), the graph of the
 // node's results may keep leaves that the function made: leaves of that graph do not count.

@@ -19,13 +19,13 @@
 // and saved tensors of nodes of the weight part. An operator whose backward computes all of its gradients at
 // once (a fused RNN) computes them twice.
 //
-// Threads: one for each pass and worker, driven by one serial executor. Not thread-safe, but successive calls
-// may come from different threads. As in LibTorch's engine, nodes run under the thread-local state of the
-// thread that created the executor, with grad mode on only for create_graph; run() restores the state of the
-// calling thread.
+// Threads: each pass has one NodeExecutor on each worker, which the pass's serial executor calls. Not
+// thread-safe, but successive calls may come from different threads. As in LibTorch's engine, nodes run under
+// the thread-local state of the thread that created the executor, with grad mode on only for create_graph;
+// run() restores the state of the calling thread.
 //
-// The state of an Engine's own backward is absent in nodes and hooks: Engine::queue_callback throws, there is
-// no current graph task, and get_current_node() is null.
+// Nodes and hooks do not have the state of a backward of LibTorch's Engine: Engine::queue_callback throws,
+// there is no current graph task, and get_current_node() is null.
 #pragma once
 
 #include <weft/dist_autograd/engine/gradient_sink.h>
@@ -91,12 +91,13 @@ class WEFT_EXPORT NodeExecutor {
   void plan();
 
   // Adds the gradients of all of `source`'s inputs; the gradient of an input may be undefined. They must be
-  // ready on the current streams of the calling thread. deliver() runs no node. A node that run() runs may
-  // call it.
+  // ready on the current streams of the calling thread. deliver() itself runs no node. A node may call it
+  // during run().
   void deliver(const NodePtr& source, std::vector<at::Tensor> gradients);
 
-  // Declares that no gradients will arrive for `source`. The nodes behind it run with the gradients from
-  // elsewhere; a node that gets no gradients does not run. abandon() itself runs no node.
+  // Declares that no gradients will arrive for `source`. Nodes that are reachable from it run with the
+  // gradients that other nodes give them; a node that gets no gradients does not run. abandon() itself runs
+  // no node.
   void abandon(const NodePtr& source);
 
   // Runs every node that is ready or becomes ready, and returns when none is left. If the executor is
@@ -110,8 +111,8 @@ class WEFT_EXPORT NodeExecutor {
   // Whether some node has received only a part of its gradients.
   bool waiting() const;
   // visit_waiting() visits the nodes that have received only a part of their gradients, and all nodes that
-  // are reachable from them. visit_from() does the same from `source`. The two together visit a node at most
-  // once in the executor's lifetime.
+  // are reachable from them. visit_from() visits `source` and all nodes that are reachable from it. The two
+  // functions together visit a node at most once in the executor's lifetime.
   void visit_waiting(const Reached& visit);
   void visit_from(const NodePtr& source, const Reached& visit);
 

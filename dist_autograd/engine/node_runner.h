@@ -23,8 +23,8 @@ torch::autograd::variable_list run_node(torch::autograd::Node& node, torch::auto
 bool runs_in_parts(torch::autograd::Node& node);
 
 // Runs a node for which runs_in_parts() is true, and computes only the gradients of its edges to the
-// functions of `wanted`; the other gradients are undefined. last: the node's saved tensors may be released.
-// As thread-safe as run_node(), because it does not change the node.
+// functions of `wanted`; the other gradients are undefined. last: true if the node's saved tensors may be
+// released. As thread-safe as run_node(), because it does not change the node.
 torch::autograd::variable_list run_part(torch::autograd::Node& node, torch::autograd::variable_list inputs,
                                         torch::autograd::edge_list wanted, bool last,
                                         const ExecutorOptions& options);

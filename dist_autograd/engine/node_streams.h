@@ -21,8 +21,8 @@ std::optional<c10::Stream> forward_stream(torch::autograd::Node& node);
 // The calling thread's current stream for the device of a gradient that arrives from outside.
 std::optional<c10::Stream> current_stream(const at::Tensor& gradient);
 
-// The stream on which `node` runs with the gradients in `buffer`. That stream has been made to wait for the
-// gradients.
+// Returns the stream on which `node` runs with the gradients in `buffer`, after making that stream wait for
+// the gradients.
 std::optional<c10::Stream> enter_stream(torch::autograd::Node& node, torch::autograd::InputBuffer& buffer);
 
 // The streams on which a backward ended.
@@ -31,7 +31,7 @@ class LeafStreams {
   void add(const std::optional<c10::Stream>& stream) {
     if (stream) streams_.insert(*stream);
   }
-  // Makes the calling thread's current streams wait for all of them.
+  // Makes the calling thread's current streams wait for all added streams.
   void join();
 
  private:

@@ -6,10 +6,10 @@
 //   rref::RRef<Relu> relu = rref::create<Relu>(peer);  // on any agent
 //   at::Tensor y = co_await relu.call<&Relu::forward>(pass, x);
 //
-// Impl: a torch::nn::Module with forward(Tensor) -> Tensor, such as torch::nn::LinearImpl (torch::nn::Linear
-// is a holder of one). Parameters: the parameter types of the constructor that peers call. Peers use the same
-// ServedModule type; Name is the name of its service. RemoteModule and optimizers accept it like any module.
-// One call on a module runs at a time. Errors: those of Impl.
+// Impl: a torch::nn::Module with forward(Tensor) -> Tensor, such as torch::nn::LinearImpl (not
+// torch::nn::Linear, which is a holder of a LinearImpl). Parameters: the parameter types of the constructor
+// that peers call. Peers use the same ServedModule type; Name is the name of its service. RemoteModule and
+// optimizers accept it like any module. One call on a module runs at a time. Errors: those of Impl.
 #pragma once
 
 #include <weft/rpc/rpc.h>
