@@ -1,5 +1,5 @@
-// BackwardShare: one worker's share of one backward of a pass: the executor of its nodes, the messages that
-// wait for gradients, and the detection that all work that the share started has completed.
+// BackwardShare: one worker's share of one backward of a pass. It has the executor of the nodes and the
+// messages that wait for gradients, and it detects when all work that the share started has completed.
 //
 // Owned by the PassState. Not thread-safe: all calls run on the serial executor of that pass. A failure ends
 // the share: pending requests, and later calls that can fail, then fail with the same error.

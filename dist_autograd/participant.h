@@ -16,7 +16,7 @@ std::exception_ptr participant_lost(const PassId& pass, const rpc::AgentId& agen
 std::exception_ptr explain_participant(const PassId& pass, const rpc::AgentId& agent,
                                        std::exception_ptr error);
 
-// The same for the future of such a call.
+// Applies explain_participant() to the error of the future of a call.
 template <class T>
 rpc::Future<T> of_participant(const PassId& pass, const rpc::AgentId& agent, rpc::Future<T> future) {
   return future.then([pass, agent](rpc::Result<T>&& result) -> rpc::Result<T> {

@@ -50,7 +50,7 @@ class WEFT_EXPORT PassHooks {
   // --- For the PassState ---
   std::vector<std::shared_ptr<rpc::ContextSwitch>> contexts() const;
   void begin_backward();                   // marks all leaves as not reached
-  bool has(const at::Tensor& leaf) const;  // on_gradient() was called for it
+  bool has(const at::Tensor& leaf) const;  // on_gradient() was called for the leaf
   // The gradient of the leaf is complete: runs the leaf's hook.
   void reached(const at::Tensor& leaf, at::Tensor& gradient);
   void finalize();  // runs the finalize hooks
@@ -60,7 +60,7 @@ class WEFT_EXPORT PassHooks {
   struct Leaf {
     at::Tensor leaf;
     std::shared_ptr<OnGradient> hook;  // shared with a running call of the hook
-    bool reached = false;              // in the present backward
+    bool reached = false;              // true: its gradient is complete in the present backward
   };
 
   std::atomic<bool> wants_finalize_{false};

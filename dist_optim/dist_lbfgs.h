@@ -15,7 +15,7 @@
 // Parameters, gradients and the history stay on their owners; only numbers are sent (lbfgs/gram.h). The steps
 // equal those of torch::optim::LBFGS over all parameters in one process. While a DistLBFGS is attached to an
 // object, the owner refuses other optimizers of that object; while another optimizer is attached, the owner
-// refuses the DistLBFGS. Its history cannot be saved. Thread-safe; steps run one after the other.
+// refuses the DistLBFGS. The history cannot be saved. Thread-safe; steps run one after the other.
 // docs/dist_optim.md states the guarantees and the cost of a step.
 #pragma once
 
@@ -47,7 +47,7 @@ class WEFT_EXPORT DistLBFGS {
     Evaluation(std::vector<dist_autograd::Pass> passes, double loss)
         : passes(std::move(passes)), loss(loss) {}
 
-    // loss: its value at the parameters that the passes have read.
+    // loss: the value of the loss at the parameters that the passes have read.
     std::vector<dist_autograd::Pass> passes;
     double loss;
   };
@@ -66,11 +66,12 @@ class WEFT_EXPORT DistLBFGS {
   DistLBFGS& operator=(const DistLBFGS&) = delete;
 
   // Runs at most max_iter iterations. If a step fails, the owners restore the parameters and drop the
-  // history. If the closure failed, the future has its error; otherwise it has a StepError with these objects
-  // in not_stepped(). unknown() has the objects whose owner was lost or did not answer, and stepped() has the
-  // objects that had completed the step when another owner was lost. If unknown() or stepped() is not empty,
-  // all further steps fail with `failed_precondition`: create another optimizer of the remaining objects. If
-  // attaching failed, every step fails with its error.
+  // history. If the closure failed and all owners have restored the parameters, the future has the closure's
+  // error. Otherwise it has a StepError: not_stepped() has the objects that were restored, unknown() has the
+  // objects whose owner was lost or did not answer, and stepped() has the objects that had completed the step
+  // when another owner was lost. If unknown() or stepped() is not empty, all further steps fail with
+  // `failed_precondition`: create another optimizer of the remaining objects. If attaching failed, every step
+  // fails with the error of attaching.
   rpc::Future<LBFGSResult> step(Closure closure);
 
   // Completes, in order with the steps, when every owner has accepted this optimizer.

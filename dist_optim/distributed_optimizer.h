@@ -7,8 +7,8 @@
 //   co_await optimizer.step(pass);  // applies exactly the pass's gradients, and ends its admission
 //
 // A ShardedEmbedding takes part like a module: a step changes its rows and the modules' parameters, or none
-// of them. The embedding's own optimizer steps its rows, and its own set_learning_rate(), save() and load()
-// apply.
+// of them. The rows are stepped by the embedding's own optimizer: use the embedding's set_learning_rate(),
+// save() and load() for the rows.
 //
 // The optimizer and its state belong to the parameters. All handles on one object, from all trainers, share
 // them. A handle with other options or another mode is refused. The mode (local/step_mode.h) defines how the
@@ -35,8 +35,8 @@
 
 namespace weft::dist_optim {
 
-// The state of each module's optimizer, in the order of the handle's modules. It names no owner, so it may be
-// loaded by a handle whose modules are the same, in the same order, and live on other agents. It may be an
+// The state of each module's optimizer, in the order of the handle's modules. It names no owner: a handle
+// with the same modules in the same order can load it, even if the modules live on other agents. It may be an
 // argument or a result of a call (local/optimizer_state.h).
 struct DistributedOptimizerState {
   std::vector<OptimizerState> modules;
@@ -74,7 +74,7 @@ class WEFT_EXPORT DistributedOptimizer {
 
  public:
   // participants: modules behind RRefs, and ShardedEmbeddings or other StepParticipants. Passes must look up
-  // rows of an embedding after this call, through the embedding given here or a copy of it.
+  // the rows of an embedding only after this call, and through the given ShardedEmbedding or a copy of it.
   template <class... T>
     requires requires(Participants all, OptimizerSpec spec, const T&... one) { (all.add(spec, one), ...); }
   DistributedOptimizer(rpc::Agent& agent, OptimizerSpec spec, StepMode mode, const T&... participants)
@@ -91,31 +91,32 @@ class WEFT_EXPORT DistributedOptimizer {
   DistributedOptimizer(const DistributedOptimizer&) = delete;
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
-  // Assigns the pass to this handle's trainer, and completes when the pass may read all objects. Call it
-  // before the pass first reads one of them, if the handle names a trainer, if another agent created the
-  // pass, or to select the version. Other passes are admitted when they first read. version: the pass reads
-  // this version of every module, also in its backward (weight stashing). `failed_precondition`, which lists
-  // the kept versions: the version is not the newest, and no other open pass reads it.
+  // Assigns the pass to this handle's trainer, and completes when the pass may read all objects. Call admit()
+  // in three cases: the handle names a trainer, another agent created the pass, or `version` selects a
+  // version. Call it before the pass first reads one of the objects. Other passes are admitted when they
+  // first read. version: the pass reads this version of every module, also in its backward (weight stashing).
+  // `failed_precondition`, which lists the kept versions: the version is not the newest, and no other open
+  // pass reads it.
   rpc::Future<void> admit(const dist_autograd::Pass& pass, std::optional<std::uint64_t> version = {});
 
   // Completes when every owner has stepped; the passes must live until then. All modules are stepped, or none
-  // (StepError; step_call.h describes the exceptions). The first step reports errors of attaching: the object
-  // is no module, or other handles on it have other options.
+  // (StepError; step_call.h describes the cases in which only some are). The first step reports errors of
+  // attaching: the object is no module, or other handles on it have other options.
   rpc::Future<StepResult> step(const dist_autograd::Pass& pass, const StepOptions& options = {});
   // One step with the sum of the passes' gradients, or with their mean (StepOptions::mean): gradient
   // accumulation over several passes.
   rpc::Future<StepResult> step(std::span<const dist_autograd::Pass> passes, const StepOptions& options = {});
 
-  // Sets the learning rate of the modules' parameters, for all trainers. The rate applies from the next step
-  // of this handle on, when the previous steps have completed; the caller need not wait. group: the prefix of
-  // one parameter group; "": the parameters in no group; nullopt: all parameters.
+  // Sets the learning rate of the modules' parameters, for all trainers. The rate applies to the later steps
+  // of this handle, and not to the earlier ones; the caller need not wait. group: the prefix of one parameter
+  // group; "": the parameters in no group; nullopt: all parameters.
   rpc::Future<void> set_learning_rate(double rate, std::optional<std::string> group = {});
 
-  // Changes one synchronous mode to another, for all trainers and between rounds: the number of trainers, or
-  // the mean instead of the sum. The attached trainers stay, and their next steps belong to a new round.
-  // `failed_precondition`: a step is in flight on an object (try again), or either mode is not synchronous;
-  // such a mode can change only when every handle has been destroyed. `invalid_argument`: the number is less
-  // than that of the attached trainers.
+  // Changes one synchronous mode to another (another number of trainers, or the mean instead of the sum), for
+  // all trainers and between rounds. The attached trainers stay, and their next steps belong to a new round.
+  // `failed_precondition`: a step is in flight on an object (try again), or the present or the new mode is
+  // not synchronous (first destroy every handle). `invalid_argument`: more trainers are attached than the
+  // mode allows.
   rpc::Future<void> set_mode(StepMode mode);
 
   // The state of the modules' optimizers after all earlier steps of this handle, without the parameters. If

@@ -6,8 +6,8 @@
 //   auto result = co_await optimizer.step(pass, {.loss_scale = scaler.factor()});
 //   scaler.update(result.applied);
 //
-// The owners divide the gradients by the factor. If a gradient is not finite on any owner, all owners skip
-// the step. The trainer owns the scaler. Thread-safety: a value.
+// The owners divide the gradients by the factor. If at least one owner has a gradient that is not finite, all
+// owners skip the step. The trainer owns the scaler. Thread-safety: a value.
 #pragma once
 
 #include <weft/rpc/core/export.h>

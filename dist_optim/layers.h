@@ -6,7 +6,7 @@
 
 namespace weft::dist_optim {
 
-// Distributed optimizers and L-BFGS, over autograd, RRefs and tensors.
+// The layers of distributed optimizers and L-BFGS, with the layers that they need (autograd, RRefs, tensors).
 WEFT_EXPORT rpc::Layers layers(tensor::DeviceOptions devices = {});
 
 }  // namespace weft::dist_optim

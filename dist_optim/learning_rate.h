@@ -6,10 +6,10 @@
 //     co_await optimizer.step(pass);
 //   }
 //
-// A schedule has no state: a checkpoint needs only the step number, and two trainers with the same number
-// agree. The formulas are PyTorch's documented closed forms (torch.optim.lr_scheduler). LibTorch's own
-// scheduler objects (StepLR, ReduceLROnPlateau) also work: run one over any local optimizer, and pass that
-// optimizer's rate to set_learning_rate() (docs/dist_optim.md).
+// A schedule has no state: a checkpoint needs only the step number, and two trainers at the same step have
+// the same rate. The formulas are PyTorch's documented closed forms (torch.optim.lr_scheduler). LibTorch's
+// own scheduler objects (StepLR, ReduceLROnPlateau) also work: run one over any local optimizer, and pass
+// that optimizer's rate to set_learning_rate() (docs/dist_optim.md).
 //
 // Errors: invalid_argument for invalid numbers. Thread-safety: values; calls are const.
 #pragma once
@@ -60,7 +60,7 @@ struct OneCycle {
 WEFT_EXPORT Schedule one_cycle(const OneCycle& shape);
 
 // The schedules one after the other: at each milestone the next schedule begins at its own step 0
-// (SequentialLR). The milestones ascend, and there is one fewer than schedules.
+// (SequentialLR). The milestones ascend, and there is one milestone fewer than schedules.
 WEFT_EXPORT Schedule sequential(std::vector<Schedule> schedules, std::vector<std::uint64_t> milestones);
 // rate times the product of the factors, which are schedules with a rate of 1 (ChainedScheduler).
 WEFT_EXPORT Schedule chained(double rate, std::vector<Schedule> factors);

@@ -39,15 +39,15 @@ WEFT_EXPORT rpc::Future<tensor::OnStreams<OwnerSnapshot>> take_owner_snapshot(
 // snapshot, even if it had a later version before. A handle of the optimizer need not exist yet: the first
 // handle with the same options continues with the state. If a pass requests to read a module during the
 // restore, the pass waits. `failed_precondition`: a pass over one of the modules is open, or a step of it is
-// in flight. `invalid_argument`: the numbers of modules, names, shapes or the optimizer's state do not fit,
-// or attached handles have other options.
+// in flight. `invalid_argument`: the snapshot has another number of modules, other names or shapes, or an
+// optimizer's state that does not match, or attached handles have other options.
 WEFT_EXPORT rpc::Future<void> restore_owner_snapshot(rpc::Agent& agent,
                                                      std::vector<rref::ReferencePtr> modules,
                                                      OwnerSnapshot snapshot);
 
-// The same for one module, on the calling thread, for a service that is called on the module
-// (rref::RRefLayer::Target). If no optimizer has stepped the module and the snapshot has no optimizer,
-// restore_module() takes no lock: the caller must prevent concurrent use.
+// take_module() and restore_module() do the same for one module, on the calling thread. They are for a
+// service that is called on the module (rref::RRefLayer::Target). If no optimizer has stepped the module and
+// the snapshot has no optimizer, restore_module() takes no lock: the caller must prevent concurrent use.
 WEFT_EXPORT ModuleSnapshot take_module(const rref::StoredObject& module);
 WEFT_EXPORT void restore_module(const rpc::AgentCore& core, const std::shared_ptr<rref::StoredObject>& module,
                                 ModuleSnapshot snapshot);

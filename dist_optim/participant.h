@@ -27,8 +27,8 @@ class StepParticipant {
   virtual ~StepParticipant() = default;
   // The stepped objects, each a SteppedObject on its owner.
   virtual std::vector<rref::ReferencePtr> objects() const = 0;
-  // The gradients of the passes for each of `count` objects(). `failed_precondition` if their number has
-  // changed.
+  // Returns the gradients of the passes for each of the objects(). count: the number of objects() that the
+  // caller steps; `failed_precondition` if this number has changed.
   virtual std::vector<StepRows> step_rows(std::span<const dist_autograd::Pass> passes,
                                           std::size_t count) const = 0;
   // Calls `admit` for each pass before the pass first reads one of the objects, as long as the optimizer

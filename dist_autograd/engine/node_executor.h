@@ -105,7 +105,7 @@ class WEFT_EXPORT NodeExecutor {
   // re-entrant, but nodes may run LibTorch's engine. within: a context that is entered around the nodes, in
   // their thread-local state; null: none.
   void run(rpc::ContextSwitch* within = nullptr);
-  // The same for the nodes that run() has deferred so far.
+  // Runs the nodes that run() has deferred so far. within: as in run().
   void run_weights(rpc::ContextSwitch* within = nullptr);
 
   // Whether some node has received only a part of its gradients.
@@ -119,7 +119,7 @@ class WEFT_EXPORT NodeExecutor {
   // Whether plan() was called and every node of the plan has run. The executor then no longer holds the
   // graph.
   bool complete() const;
-  // The same for all nodes except the deferred ones.
+  // Whether plan() was called and every node of the plan has run, except the deferred nodes.
   bool inputs_complete() const;
   bool failed() const;
   // Sorted names of the sources that still wait for gradients, for the error if a pass ends too early.

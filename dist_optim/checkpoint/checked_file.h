@@ -48,7 +48,8 @@ class WEFT_EXPORT CheckedFile {
   std::uint32_t crc() const { return crc_; }
   void restart_crc(std::uint32_t crc = 0) { crc_ = crc; }
 
-  // Throw failed_precondition with the file's name; fail_with_errno() also adds the reason in errno.
+  // fail() and fail_with_errno() throw failed_precondition with the file's name; fail_with_errno() adds the
+  // reason in errno.
   const std::filesystem::path& path() const { return path_; }
   [[noreturn]] void fail(const std::string& what) const;
   [[noreturn]] void fail_with_errno(const std::string& what) const;

@@ -29,8 +29,8 @@ namespace weft::dist_optim {
 struct TensorFile {
   std::map<std::string, at::Tensor> tensors;
   std::map<std::string, std::string> notes;
-  bool proven =
-      false;  // set by a read: the checksum was found and is right (other programs write no checksum)
+  // true after a read if the file has a checksum, and the checksum is right (other programs write none)
+  bool proven = false;
 };
 
 // Atomic: after a crash the file is the new or the old one. Returns the file's "weft.crc32c"; a file with
@@ -48,9 +48,9 @@ struct TensorForm {
   std::vector<std::int64_t> sizes;
 };
 
-// The same for tensors that do not fit into memory together: calls `values` for each name, in the order of
-// the names, writes the tensor and drops it before the next call. invalid_argument if a tensor differs from
-// its form in `forms`.
+// write_tensor_file() for tensors that do not fit into memory together. It calls `values` for each name, in
+// the order of the names, writes the tensor and drops it before the next call. invalid_argument if a tensor
+// differs from its form in `forms`.
 WEFT_EXPORT std::uint32_t write_tensor_file(const std::filesystem::path& path,
                                             const std::map<std::string, TensorForm>& forms,
                                             const std::map<std::string, std::string>& notes,

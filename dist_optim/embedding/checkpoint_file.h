@@ -39,7 +39,7 @@ struct CheckpointFile {
 };
 WEFT_CODEC(CheckpointFile, sequence, previous, index, owners)
 
-// The files in a directory, by sequence and owner; empty if the directory does not exist.
+// The files in a directory, sorted by sequence and owner; empty if the directory does not exist.
 WEFT_EXPORT std::vector<CheckpointFile> checkpoint_files(const std::filesystem::path& directory);
 
 // Writes the changes after `since` (0: all rows, and no erased ids). Returns the number of rows.

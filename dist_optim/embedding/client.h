@@ -51,7 +51,7 @@ class EmbeddingClient final : public dist_optim::StepParticipant,
   static rpc::Task<void> update(Ptr self, std::shared_ptr<const GradientSums::Sums> sums);
   // Requests the number of owners from a shard, and updates the list of shards.
   static rpc::Task<void> refresh(Ptr self);
-  // Appends shards to the list. No effect if the list no longer has `known` shards.
+  // Appends shards to the list. No effect if the number of shards in the list is no longer `known`.
   void add(std::size_t known, std::vector<Shard> more);
 
   // --- The rows that passes have looked up ---
@@ -78,7 +78,7 @@ class EmbeddingClient final : public dist_optim::StepParticipant,
   std::vector<StepRows> step_rows(std::span<const dist_autograd::Pass> passes,
                                   std::size_t owners) const override;
   void admit_with(const std::shared_ptr<const Admit>& admit) override;
-  // Requests the admission of the pass from each optimizer of admit_with().
+  // Requests the admission of the pass from each optimizer that has called admit_with().
   static rpc::Task<void> admit(Ptr self, dist_autograd::PassId pass);
 
  private:

@@ -23,7 +23,7 @@ struct OwnerBatch {
   std::vector<std::int64_t> ids;
   std::vector<std::size_t> positions;  // the position of each id among the ids of all owners
 };
-// Splits the ids at these positions of `ids` into one batch for each owner. Batches may be empty.
+// Splits the ids ids[p], for each p in `positions`, into one batch for each owner. Batches may be empty.
 WEFT_EXPORT std::vector<OwnerBatch> split_by_owner(std::span<const std::int64_t> ids,
                                                    std::span<const std::size_t> positions,
                                                    std::uint32_t owners);

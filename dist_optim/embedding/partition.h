@@ -1,7 +1,8 @@
 // Partition: selects which of n owners keeps the row of an id. A pure function.
 //
 // Jump consistent hash (Lamping and Veach 2014, "A Fast, Minimal Memory, Consistent Hash Algorithm") over a
-// mixed id. Owners 0 … n-1 get equal shares. When owner n is added, one of n+1 ids moves, always to owner n.
+// mixed id. Owners 0 … n-1 get equal shares. When owner n is added, 1/(n+1) of the ids move, all of them to
+// n.
 #pragma once
 
 #include <weft/rpc/core/split_mix.h>

@@ -2,8 +2,8 @@
 //
 //   sgd               w -= lr g
 //   adagrad           s += g²;        w -= lr g / (√s + eps)     (Duchi, Hazan, Singer 2011)
-//   row_wise_adagrad  s += mean(g²);  w as adagrad, one s a row  (as FBGEMM and TorchRec do)
-//   adam              lazily: a row's moments and its count of steps change only when it is updated
+//   row_wise_adagrad  s += mean(g²);  w -= lr g / (√s + eps)     (one s for each row, as in FBGEMM, TorchRec)
+//   adam              lazily: a row's moments and count of steps change only when the row is updated
 //
 // local/row_update.h has the formulas, which SparseAdam and RowwiseAdagrad also use. weight_decay adds
 // weight_decay·w to g, and applies only when the row is updated. If every row is updated in every step, a

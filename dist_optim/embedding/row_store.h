@@ -1,16 +1,16 @@
-// RowStore: the rows of an embedding that one owner keeps. Rows are created on first use and evicted by their
-// last use. The store records when each row last changed.
+// RowStore: the rows of an embedding that one owner keeps. Rows are created on first use. The least recently
+// used rows are evicted first. The store records when each row last changed.
 //
 // A row consists of `dimension` floats and its optimizer's state, next to each other in a chunk of rows that
-// never moves: growth copies no row. It needs 16 more bytes (id, last use, last change) and 6 to 8 in the
-// index. Erased rows leave space for later ones; memory is not returned.
+// never moves: growth copies no row. In addition, each row needs 16 bytes (id, last use, last change), and 6
+// to 8 bytes in the index. Erased rows leave space for later ones; memory is not returned.
 //
 // There are two clocks. For use: tick() is called once for each batch of updates, and a row's age is the
 // number of ticks since its last use. For changes: close_epoch() ends an epoch, and the rows that were
 // changed or erased after an epoch can be listed. An incremental checkpoint writes this list.
 //
-// Owned by an EmbeddingShard. Not thread-safe. Errors: resource_exhausted if it would have more than 2^32 - 1
-// rows.
+// Owned by an EmbeddingShard. Not thread-safe. Errors: resource_exhausted if the store would have more than
+// 2^32 - 1 rows.
 #pragma once
 
 #include <weft/dist_optim/embedding/row_index.h>
@@ -76,7 +76,7 @@ class WEFT_EXPORT RowStore {
 
   // --- Changes ---
   Epoch close_epoch() { return epoch_++; }
-  // Whether the store has all erasures after `since`. If not, only a full checkpoint is complete.
+  // Whether the store has recorded all erasures after `since`. If not, only a full checkpoint is complete.
   bool remembers(Epoch since) const { return since >= remembered_; }
   // The ids that were erased after `since`. Some of these rows may have been created again.
   std::vector<std::int64_t> erased(Epoch since) const;

@@ -1,5 +1,5 @@
-// RowTarget: the rows of an embedding's shard as the target of a ParameterHost: each row steps by its own
-// gradient, with the RowOptimizer of the embedding.
+// RowTarget: the rows of an embedding's shard as the StepTarget of a ParameterHost. The RowOptimizer of the
+// embedding steps each row with the gradient of that row.
 //
 // The gradient is one sparse tensor, made by row_gradient() (local/row_tensors.h). If several trainers step
 // together, the gradient is the coalesced sum of theirs, and the shard is updated once.

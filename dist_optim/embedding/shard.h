@@ -2,8 +2,8 @@
 // the rows that the partition assigns to it, hands rows over when an owner is added, and writes and reads
 // checkpoints.
 //
-// At any moment one shard serves an id. The number of owners determines which shard, and each shard keeps
-// this number itself. If a request contains an id that the shard does not own, the shard refuses the whole
+// At any moment one shard serves an id. The number of owners determines which shard this is; each shard
+// stores this number. If a request contains an id that the shard does not own, the shard refuses the whole
 // request, without an effect, and returns the number of owners that it knows.
 //
 // Growth (docs/sharded_embedding.md): hand_over() on an old owner increments the number of owners at once and
@@ -35,7 +35,7 @@ struct ShardOptions {
   std::uint64_t capacity = 0;  // maximum number of rows; the least recently used are evicted. 0: no limit
   std::uint32_t index = 0;     // the index of this shard
   std::uint32_t owners = 1;    // the number of shards, including this one
-  bool added = false;          // true: by grow(); the other shards still have to send its rows
+  bool added = false;  // true: grow() adds this shard, and the other shards still have to send its rows
 };
 WEFT_CODEC(ShardOptions, dimension, optimizer, initializer, capacity, index, owners, added)
 
@@ -97,8 +97,9 @@ class WEFT_EXPORT EmbeddingShard final : public dist_optim::SteppedObject {
   ShardOptions options() const;  // with the present values
 
   // --- Growth ---
-  // Called on shard 0. Calls hand_over() on all `shards`, to `added`. failed_precondition: `shards` are not
-  // all shards, or another growth or the loading of a checkpoint is in progress.
+  // Called on shard 0. Calls hand_over() on each of `shards`, so that they send rows to `added`.
+  // failed_precondition: `shards` are not all shards, or another growth or the loading of a checkpoint is in
+  // progress.
   rpc::Task<void> grow(Ref added, std::vector<Ref> shards);
   // grow() calls it on each shard. failed_precondition: an optimizer steps the shard.
   rpc::Task<void> hand_over(rpc::CallContext& call, Ref added, std::uint32_t index);

@@ -10,7 +10,7 @@
 // As in torch::optim::LBFGS, a pair enters the history if s·y > 1e-10, and a full history then drops its
 // oldest pair. The initial Hessian is y·y/s·y of the last pair that entered.
 //
-// Pure data. Owner: the trainer, one for all modules. Thread-safety: none.
+// Pure data. Owner: the trainer, which has one LbfgsGram for all modules. Thread-safety: none.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -1,11 +1,11 @@
-// LbfgsHost: the L-BFGS state of one object on the object's owner: the DistLBFGS that steps the object (the
-// holder), and the vectors.
+// LbfgsHost: the L-BFGS state of one object, on the object's owner. It has the vectors, and the identity of
+// the DistLBFGS that steps the object (the holder).
 //
 // One DistLBFGS at a time holds an object, and nothing else steps the object meanwhile
 // (ParameterHost::claim). If the holder detaches, or if its agent leaves or dies, the vectors are freed and a
 // step in flight is undone.
 //
-// Owner: the object's HostGuard, as a part (HostGuard::part). Thread-safety: full; the mutex is locked while
+// Owner: the object's HostGuard, which creates it in part(). Thread-safety: full; the mutex is locked while
 // parameters are read and changed.
 #pragma once
 

@@ -49,7 +49,7 @@ struct WEFT_EXPORT LbfgsService {
                    rpc::Method<"end_step", &LbfgsService::end_step>,
                    rpc::Method<"restore", &LbfgsService::restore>>;
 
-  OptimizerLayer* layer = nullptr;  // the agent keeps it as long as its methods
+  OptimizerLayer* layer = nullptr;  // the agent keeps the layer as long as it serves these methods
 };
 
 // For an agent that has an OptimizerLayer. Part of dist_optim::layers().

@@ -3,9 +3,10 @@
 // caller must evaluate the loss next; evaluated() receives the result.
 //
 // Bracketing with growing steps, then zooming, both by cubic interpolation (Nocedal and Wright, Numerical
-// Optimization, algorithms 3.5 and 3.6, in the form of minFunc), with torch::optim::LBFGS's limits: 25 trials
-// after the first, and the search is done if the remaining bracket changes no parameter by 1e-9. If no trial
-// satisfied the conditions by then, best() is the lowest known point.
+// Optimization, algorithms 3.5 and 3.6, in the form of minFunc), with torch::optim::LBFGS's limits: the
+// search is done after 25 trials in addition to the first one, or when the remaining bracket changes no
+// parameter by 1e-9 or more. If no trial has satisfied the conditions by then, best() is the known point with
+// the lowest loss.
 //
 // Pure data. Thread-safety: none.
 #pragma once
@@ -38,7 +39,7 @@ class WEFT_EXPORT StrongWolfe {
   // slope: the directional derivative at trial().
   void evaluated(double loss, double slope);
 
-  std::uint64_t evaluations() const { return evaluations_; }  // so far, without the one at t = 0
+  std::uint64_t evaluations() const { return evaluations_; }  // so far; not counting t = 0
   // The numbers of the earlier points that may still become best(), without 0. Keep their gradients.
   std::vector<std::uint64_t> candidates() const;
   const Point& best() const { return bracket_[low_]; }  // when done

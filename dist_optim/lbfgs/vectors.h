@@ -1,6 +1,6 @@
-// LbfgsVectors: the vectors of L-BFGS for one object, stored next to its parameters: this object's slices of
-// the history, of the direction and of the gradients. The trainer receives only numbers, and decides the next
-// operation.
+// LbfgsVectors: the vectors of L-BFGS for one object, stored next to its parameters. They are this object's
+// slices of the history, of the direction and of the gradients. The trainer receives only numbers, and
+// decides the next operation.
 //
 // Each slice is a flat tensor with the order, dtype, device and size of the object's parameters. There are at
 // most 2·history_size + 10 slices. ParameterHost::change() moves the parameters, so open passes keep the
@@ -26,7 +26,7 @@
 
 namespace weft::dist_optim {
 
-// The maximum, or NaN if either is.
+// The maximum of a and b; NaN if a or b is NaN.
 inline double larger(double a, double b) { return b > a || std::isnan(b) ? b : a; }
 
 // The measurements of one gradient g.
@@ -48,16 +48,16 @@ class WEFT_EXPORT LbfgsVectors {
   // 0. host outlives this object.
   LbfgsVectors(ParameterHost& host, std::size_t history_size);
 
-  // Records the gradient at a point, by index of the host's parameters; a parameter without a gradient counts
-  // as zeros. Drops the gradients of all other points that are not in `keep`. Errors: those of
-  // check_gradients().
+  // Records the gradient at a point. gradients: by index of the host's parameters; a parameter without a
+  // gradient counts as zeros. Drops the gradients of all other points that are not in `keep`. Errors: those
+  // of check_gradients().
   LbfgsMeasures take(Point point, const Gradients& gradients, const std::vector<Point>& keep);
   // Selects the gradient of that point as the next gradient of the step. 0: the start of the direction; every
   // other point must have been recorded by take().
   LbfgsMeasures settle(Point point);
 
-  // Computes the direction from the last settled gradient, and moves the parameters by t along it. stay: only
-  // records t. Returns max |d|.
+  // Computes the direction from the last settled gradient, and moves the parameters by t along it. stay:
+  // true: does not move the parameters, and only records t. Returns max |d|.
   double direct(const LbfgsDirection& direction, double t, bool stay);
   // Moves the parameters to t along the direction, from its start.
   void move_to(double t);

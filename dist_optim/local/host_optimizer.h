@@ -1,7 +1,7 @@
 // HostOptimizer: the optimizer of one ParameterHost, with its learning rates and its state.
 //
-// The first trainer that registers defines the optimizer. A restore replaces it, and so does a trainer that
-// registers other options when no trainer is registered. Steps, loads and saves run one at a time.
+// The first trainer that registers defines the optimizer. A restore replaces it. If no trainer is registered,
+// a trainer that registers other options also replaces it. Steps, loads and saves run one at a time.
 //
 // Owner: ParameterHost. Thread-safe. Errors: those of StepTarget; `failed_precondition` before the first
 // trainer has registered.
@@ -34,7 +34,7 @@ class WEFT_EXPORT HostOptimizer {
 
   bool is(const OptimizerSpec& spec) const;  // an optimizer exists, with these options
   OptimizerSpec spec() const;                // without a name if no optimizer exists
-  // Lock order: the host's gate, a turn, the host's mutex, mutex_.
+  // Lock order: the host's VersionGate, a turn, the host's mutex, mutex_.
   std::unique_lock<std::mutex> turn() const { return std::unique_lock(turn_); }
   // The caller holds the turn while it uses the result. find(): null if no optimizer exists.
   StepTarget* find() const;

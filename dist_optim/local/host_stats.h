@@ -16,9 +16,8 @@ struct WEFT_EXPORT HostStats {
   std::size_t open_passes = 0;
   std::size_t waiting_passes = 0;
   std::size_t live_versions = 0;
-  std::uint64_t copied_bytes = 0;  // by copying on write, in total
-  std::uint64_t version_loads =
-      0;  // number of times that a reader needed another version than the previous one
+  std::uint64_t copied_bytes = 0;   // by copying on write, in total
+  std::uint64_t version_loads = 0;  // number of times that another version was loaded for a reader
 
   // The largest staleness of a step and the mean over all steps. A step's staleness is the number of steps
   // between the version that its oldest pass read and the version that it changed.

@@ -2,8 +2,8 @@
 // Adamax, Rprop). Each lists the fields of its options and of its state once, and defines how one parameter
 // starts and steps; specs (optimizer_spec.h) and saved state (optimizer_state.h) are derived from the names.
 //
-// An optimizer's options type has `Fields fields()` over its values and derives from LocalOptions; the type
-// of its state does the same with LocalParamState.
+// An optimizer's options type derives from LocalOptions, and the type of its state from LocalParamState. Both
+// have a function `Fields fields()`, which lists their values.
 //
 // Not thread-safe, like all of LibTorch's optimizers. Errors: c10::Error, as in LibTorch.
 #pragma once

@@ -83,13 +83,13 @@ struct WEFT_EXPORT OptimizerSpec {
   // The prefix of the group that a parameter is in.
   std::string group_of(const std::string& parameter) const;
 
-  // Creates the optimizer over `parameters`, with the options outside groups. A spec may come from a peer:
-  // `invalid_argument` for an unknown name, a missing or unknown option, or a value that LibTorch refuses.
-  // Include <torch/optim/optimizer.h> to use the result.
+  // Creates the optimizer over `parameters`, with `options` and without the groups. A spec may come from a
+  // peer: `invalid_argument` for an unknown name, a missing or unknown option, or a value that LibTorch
+  // refuses. Include <torch/optim/optimizer.h> to use the result.
   std::unique_ptr<torch::optim::Optimizer> make(std::vector<at::Tensor> parameters) const;
 
-  // Whether a step outside groups accepts sparse (COO) gradients. Adam, AdamW, RMSprop, Adadelta, Adamax and
-  // Rprop refuse them; SGD and Adagrad refuse them with weight decay.
+  // Whether a step accepts sparse (COO) gradients of parameters that are in no group. Adam, AdamW, RMSprop,
+  // Adadelta, Adamax and Rprop refuse them; SGD and Adagrad refuse them with weight decay.
   bool takes_sparse_gradients() const;
 
   // Whether each element is stepped only from its own gradient and state, so that slices of a parameter may

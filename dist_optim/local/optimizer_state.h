@@ -1,5 +1,6 @@
-// OptimizerState: the state of an optimizer for one object's parameters, as plain tensors by name. A state
-// may come from a peer; LibTorch's own archives are TorchScript files, which must not be read from a peer.
+// OptimizerState: the state of an optimizer for one object's parameters, as plain tensors by name. LibTorch's
+// own archives are not used: they are TorchScript files, which must not be read from a peer, and a state may
+// come from a peer.
 //
 // Tensors are named PARAMETER/FIELD ("conv.weight/exp_avg"), with the fields of LibTorch's ...ParamState; a
 // count ("step") is a 0-d tensor of int64. Learning rates are stored by the prefix of their parameter group,

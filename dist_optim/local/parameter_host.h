@@ -1,5 +1,5 @@
-// ParameterHost: one served object's parameters on their owner: the versions that passes read, and the order
-// of steps.
+// ParameterHost: one served object's parameters on their owner. It manages the versions that passes read, and
+// the order of steps.
 //
 // One host per object; all optimizer handles on it share the host and so the optimizer's state. The first
 // trainer to register sets the optimizer and the mode (step_mode.h); other trainers must register the same
@@ -64,7 +64,7 @@ struct HostState {
 // The state of a pass at a host.
 struct PassStatus {
   std::optional<std::string> trainer;  // the trainer for which the pass is admitted, or waits for admission
-  bool may_wait = false;               // admit() may wait: bounded_staleness(k), and not admitted yet
+  bool may_wait = false;               // true: admit() may wait (bounded_staleness; not admitted yet)
   bool has_stepped = false;            // the pass has stepped, and has not been released since
 };
 
@@ -97,7 +97,7 @@ class WEFT_EXPORT ParameterHost {
   explicit ParameterHost(std::vector<Parameter> parameters);
   // For the rows of an embedding, which are not tensors. Rows have no versions: a step changes them in place,
   // even if another pass reads an older version. make: creates the optimizer that the first trainer requests;
-  // throws the errors of registering.
+  // register_trainer() throws the errors that `make` throws.
   using MakeTarget = std::function<std::unique_ptr<StepTarget>(const OptimizerSpec&)>;
   explicit ParameterHost(MakeTarget make);
   ~ParameterHost();
@@ -116,8 +116,8 @@ class WEFT_EXPORT ParameterHost {
   std::vector<std::string> trainers() const;  // the registered trainers
   bool is_stepped() const;                    // some trainer is registered, or a step is in flight
   // Changes from one synchronous mode to another, for all registered trainers. `failed_precondition` while a
-  // step is prepared or waits for its round, or if either mode is not synchronous. `invalid_argument` if the
-  // mode's number of trainers is less than the number of registered trainers.
+  // step is prepared or waits for its round, or if the present or the new mode is not synchronous.
+  // `invalid_argument` if the mode's number of trainers is less than the number of registered trainers.
   void set_mode(StepMode mode);
   // Ends one handle of the trainer. If this was the trainer's last handle, or if the trainer died, the
   // trainer's passes end, too. step_round.h describes the effect on a synchronous round. The optimizer's
@@ -126,9 +126,10 @@ class WEFT_EXPORT ParameterHost {
   void strike_off(const std::string& trainer, bool died);
   void close_rounds();
 
-  // For an optimizer of one trainer that steps by change(), with its own state (LbfgsHost): no trainer may
-  // register until end_claim(). `failed_precondition` while a trainer is registered or has claimed the
-  // parameters, or during a restore. `invalid_argument` for rows. name: the trainer's name, for messages.
+  // Claims the parameters for an optimizer of one trainer that has its own state and steps by change()
+  // (LbfgsHost). No trainer may register until end_claim(). `failed_precondition` while a trainer is
+  // registered or has claimed the parameters, or during a restore. `invalid_argument` for rows. name: the
+  // trainer's name, for messages.
   void claim(const std::string& name);
   void end_claim();
 
@@ -150,11 +151,12 @@ class WEFT_EXPORT ParameterHost {
   Reading read(PassKey pass);
   Reading read_newest();
 
-  // Steps with the sum of the passes' gradients, by index into parameters(). bounded_staleness and hogwild:
-  // the step is applied now. synchronous: the step is applied with the sum over the round's trainers, in the
-  // order of their names, so that the result does not depend on timing. If there is no gradient, nothing is
-  // applied and the version stays; in a round, such a step still counts as arrived. Errors: those of
-  // check_gradients and PassLedger::check_step; `aborted` if a trainer of the round died.
+  // Steps with the sum of the passes' gradients. Gradients are identified by index into parameters().
+  // bounded_staleness and hogwild: the step is applied now. synchronous: the step is applied with the sum
+  // over the round's trainers, in the order of their names, so that the result does not depend on timing. If
+  // there is no gradient, nothing is applied and the version stays; in a round, such a step still counts as
+  // arrived. Errors: those of check_gradients and PassLedger::check_step; `aborted` if a trainer of the round
+  // died.
   void step(const std::string& trainer, std::vector<PassGradients> passes, Stepped done);
 
   // A step in two phases, for a step over several objects. prepare() performs all checks of step(), sums and
@@ -170,11 +172,11 @@ class WEFT_EXPORT ParameterHost {
   void commit(const std::string& trainer, std::uint64_t number, const StepDecision& decision, Stepped done);
   void abort(const std::string& trainer, std::uint64_t number);
 
-  // Runs `body` exclusively. `body` may write new values into the parameters' storages, as a separate step
-  // that no trainer makes. Passes that read an older version keep it, and are one step older (in synchronous
-  // mode their own step is then refused). In `hogwild`, all passes read the new values at once. The
-  // optimizer's state stays, or becomes `optimizer`. No step and no snapshot() runs between the two changes.
-  // If the state is refused, nothing changes.
+  // Runs `body` exclusively. `body` may write new values into the parameters' storages. This makes a new
+  // version, like a step, but no trainer makes it. Passes that read an older version keep it, and are one
+  // step older (in synchronous mode their own step is then refused). In `hogwild`, all passes read the new
+  // values at once. The optimizer's state stays, or becomes `optimizer`. No step and no snapshot() runs
+  // between the changes of the values and of the state. If the state is refused, nothing changes.
   void change(const std::function<void()>& body, const OptimizerState* optimizer = nullptr);
 
   // Ends the pass; no effect if it has ended or is unknown.
@@ -183,7 +185,7 @@ class WEFT_EXPORT ParameterHost {
   // Lives as long as the host.
   HostOptimizer& optimizer() { return optimizer_; }
   // The optimizer with its state, and the result of `read`: the newest version of the parameters. No step and
-  // no change() runs in between: both are of that version.
+  // no change() runs in between, so the parameters and the state are of the same version.
   HostState snapshot(const std::function<void()>& read);
   // Restores a snapshot: sets the optimizer, its state and the version, and calls `write`, which runs
   // exclusively and writes the values into the parameters' tensors. Attached trainers must have the options
@@ -207,7 +209,7 @@ class WEFT_EXPORT ParameterHost {
     tensor::StreamMarks made;  // the positions of the streams that made the gradients
   };
   struct PreparedStep {
-    PendingStep step;  // until the commit; its passes: those with gradients here
+    PendingStep step;  // until the commit; its passes are those with gradients here
     std::vector<PassKey> passes;
     std::vector<PassKey> released;  // passes that were released since prepare()
     bool holds = false;             // PassLedger::prepare_step() was called

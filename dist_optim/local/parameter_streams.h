@@ -27,8 +27,8 @@ class ParameterStreams {
     rpc::MutexLock lock(mutex_);
     for (const at::Tensor& parameter : on_devices_) used_.pass_on(parameter);
   }
-  // A use ends on the calling thread. Uses overlap, so the streams of this use wait for the use that ended
-  // before: then one mark represents both uses.
+  // A use ends on the calling thread. Uses may overlap. So the streams of this use also wait for the use that
+  // ended last; then one mark represents both uses.
   void note() {
     if (on_devices_.empty()) return;
     follow();

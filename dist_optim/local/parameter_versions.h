@@ -2,9 +2,9 @@
 //
 // Version 0 is the initial content of the module. If no other pass reads the newest version, a step changes
 // it in place, and the version gets the next number. Otherwise the step changes a copy, and the version that
-// was the newest stays unchanged (copy on write). A copy uses the storages of the version that was dropped
-// last, if nothing refers to them any more: with fresh pages a copying step takes up to twice as long. For
-// this reason, the storages of the version that was dropped last are kept until the next copy.
+// was the newest stays unchanged (copy on write). A step that copies to fresh pages takes up to twice as
+// long. So the storages of the version that was dropped last are kept, and the next copy uses them if nothing
+// else refers to them.
 //
 // set_data points the module's tensors at a version: the TensorImpl, its version counter and requires_grad
 // stay. So a leaf that a graph saved reads the version that is loaded when the graph unpacks the leaf, and
@@ -43,7 +43,7 @@ class WEFT_EXPORT ParameterVersions {
   // The storages of the newest version. Do not write to them.
   std::shared_ptr<const Tensors> newest() const;
 
-  // Gives the newest version its next number, `next`.
+  // Gives the newest version the number `next`, for a step in place.
   void advance_in_place(Version next);
   // Returns a copy of the newest version's tensors.
   Tensors copy_newest();
@@ -57,7 +57,7 @@ class WEFT_EXPORT ParameterVersions {
   std::uint64_t copied_bytes() const;  // the total size of all copies so far
 
  private:
-  const std::vector<at::Tensor> module_;  // the module's own tensors; the gate determines their version
+  const std::vector<at::Tensor> module_;  // the module's own tensors, at the version of the VersionGate
 
   mutable rpc::Mutex mutex_;
   std::map<Version, std::shared_ptr<const Tensors>> versions_ WEFT_GUARDED_BY(mutex_);

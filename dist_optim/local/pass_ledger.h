@@ -1,19 +1,20 @@
 // PassLedger: the versions of one object's parameters that passes read, and the passes that wait before they
 // read.
 //
-// A pass pins the version that is newest when it is admitted; under bounded_staleness(k) the passes that one
-// trainer opens between two of its steps share the pin of the first. A pin ends with its pass's step or
-// release. The staleness of a step is the number of steps since the oldest pin among its passes.
+// A pass pins the version that is newest when it is admitted. Under bounded_staleness(k), all passes that one
+// trainer opens between two of its steps share the pin of the first of these passes. A pin ends with its
+// pass's step or release. The staleness of a step is the number of steps since the oldest pin among its
+// passes.
 //
 // Admission under bounded_staleness(k). A trainer with open passes owes one step. In the worst case, all
 // steps that other trainers owe are made before this step. No step can exceed the bound, and no step has to
 // wait, exactly if for every trainer with open passes
 //    (newest − its oldest pin) + (steps that the other trainers owe) ≤ k.
-// A pass is admitted if the inequality still holds with it. Otherwise it waits, in the order of arrival. A
-// further pass of a trainer with open passes changes neither term and is admitted at once. If no pass is
-// open, the left side is 0: so if every open pass ends eventually, every waiting pass is admitted eventually.
-// A step that leaves some of its trainer's passes open adds a step that was not counted. It is refused if it
-// would break the bound for a pass that stays open.
+// A pass is admitted if the inequality still holds with this pass. Otherwise it waits, in the order of
+// arrival. A further pass of a trainer with open passes changes neither term and is admitted at once. If no
+// pass is open, the left side is 0: so if every open pass ends eventually, every waiting pass is admitted
+// eventually. If a step leaves some of its trainer's passes open, the trainer owes another step, which was
+// not counted. The step is refused if it would break the bound for a pass that stays open.
 //
 // A step may be prepared first and made later. In between, its trainer owes it in addition to the step of the
 // passes that stay open, and the trainer's passes wait, except passes that name a version. So if a trainer
@@ -100,16 +101,16 @@ class WEFT_EXPORT PassLedger {
   void unretain(Version version);
 
   // The staleness of a step of these passes now. `failed_precondition`, which names pass and trainer, if one
-  // of them is not open, if the mode's bound is broken, or if the bound would break for a pass that stays
-  // open.
+  // of the passes is not open, if the mode's bound is broken, or if the bound would break for a pass that
+  // stays open.
   std::uint64_t check_step(const std::string& trainer, const std::vector<PassKey>& passes) const;
 
   // The staleness of a step of these passes. Passes that are not open do not count, and the mode's bound is
   // not checked.
   std::uint64_t staleness(const PassesOfTrainers& passes) const;
 
-  // prepare_step() records a step that check_step() allowed, and holds its trainer. Call end_prepared() when
-  // the step has been made, shortly before, or when it is given up. In between, passes of the step may end.
+  // prepare_step() records a step that check_step() allowed, and holds its trainer. Call end_prepared()
+  // shortly before or after the step is made, or when it is given up. In between, passes of the step may end.
   void prepare_step(const std::string& trainer, const std::vector<PassKey>& passes);
   void end_prepared(const std::string& trainer, const std::vector<PassKey>& passes);
 
@@ -118,7 +119,7 @@ class WEFT_EXPORT PassLedger {
   bool read_by_others(const PassesOfTrainers& passes) const;
   // Records a step: ends the passes and makes a new version.
   void step(const PassesOfTrainers& passes);
-  // The same without a new version, for a step that has no gradients here.
+  // Records a step that has no gradients here: ends the passes, and makes no new version.
   void end_without_step(const std::string& trainer, const std::vector<PassKey>& passes);
 
   // Until resume(), passes wait, and passes that name a version are refused. Returns false, without an
@@ -143,7 +144,7 @@ class WEFT_EXPORT PassLedger {
     Version pin;
     std::uint64_t group;  // the number of steps that its trainer had made
     bool owes_step;
-    bool shares_pin = true;      // with its trainer's passes of the same group
+    bool shares_pin = true;      // true: it shares the pin of its trainer's passes of the same group
     std::uint64_t prepared = 0;  // the prepared step that it is in; 0: none
   };
   struct Waiting {

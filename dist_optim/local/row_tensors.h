@@ -12,7 +12,8 @@
 
 namespace weft::dist_optim {
 
-// The ids of a contiguous int64 tensor on the CPU, of any shape; valid as long as the tensor.
+// The ids of a contiguous int64 tensor on the CPU, of any shape. The span is valid as long as the tensor
+// exists.
 WEFT_EXPORT std::span<const std::int64_t> ids_in(const at::Tensor& ids);
 // The floats of a contiguous [rows, width] tensor on the CPU.
 WEFT_EXPORT std::span<const float> floats_in(const at::Tensor& tensor, std::size_t rows, std::size_t width,

@@ -1,7 +1,7 @@
 // Rprop: each element has its own step size, which grows while the sign of its gradient stays, and shrinks
 // when the sign changes. The size of the gradient has no effect. (Riedmiller and Braun 1993, in the variant
 // that skips an element's step after a change of sign; torch.optim.Rprop, which LibTorch's C++ API lacks.)
-// For full batches.
+// Use it with full batches, not with mini-batches.
 //
 //   where g · g' > 0: s *= etaplus;  where g · g' < 0: s *= etaminus, g = 0;  s is kept within its bounds
 //   p -= s · sign(g), and g is the next step's g'

@@ -1,5 +1,5 @@
-// ShadowLeaves: one of LibTorch's optimizers (one for each parameter group), which steps tensors that share
-// storage with a module's parameters.
+// ShadowLeaves: steps tensors that share storage with a module's parameters, by one of LibTorch's optimizers
+// (one instance for each parameter group).
 //
 // If an optimizer steps a parameter itself, the parameter's version counter increases. The backward of every
 // pass whose forward ran before the step then fails with "modified by an inplace operation". (LibTorch's SGD
@@ -39,8 +39,8 @@ class WEFT_EXPORT ShadowLeaves final : public StepTarget {
   // backward, a bucket of ZeRO): step_one() for each parameter, then end_round(). Together they have the
   // result of one step() with all these gradients. A parameter with an undefined gradient, or without a call
   // of step_one(), is unchanged. Errors of step_one(): those of check(); `failed_precondition` if the
-  // parameter has stepped in this round. Until end_round(), every other call that steps, moves, saves or
-  // changes fails with `failed_precondition`: rates and states apply once per round.
+  // parameter has stepped in this round. Until end_round(), step(), move_to(), set_learning_rate(), state()
+  // and set_state() fail with `failed_precondition`: rates and states apply once per round.
   void step_one(std::size_t index, const at::Tensor& gradient);
   void end_round() { stepped_.clear(); }
 

@@ -1,4 +1,5 @@
-// StepMode: how the steps of several trainers on one object's parameters are combined. A required argument.
+// StepMode: how the steps of several trainers on one object's parameters are combined. Every optimizer handle
+// must state it.
 //
 // `synchronous`: one step a round. A round applies the sum of the gradients of all its trainers, each
 // computed from the same parameters. `synchronous(n)` gives the number of trainers. Plain `synchronous`

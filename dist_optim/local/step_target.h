@@ -1,5 +1,5 @@
-// StepTarget: the object that a ParameterHost steps, with its optimizer: a module's parameters
-// (ShadowLeaves), or the rows of an embedding's shard (RowTarget).
+// StepTarget: the values that a ParameterHost steps, with their optimizer. They are a module's parameters
+// (ShadowLeaves) or the rows of an embedding's shard (RowTarget).
 //
 // Owner: ParameterHost, or a stage of a pipeline. Not thread-safe: the owner serializes all calls, and calls
 // step() only while no thread reads the parameters.
@@ -22,7 +22,7 @@ class WEFT_EXPORT StepTarget {
 
   // The optimizer, with its options.
   virtual const OptimizerSpec& spec() const = 0;
-  // The errors of step(): `invalid_argument`, which names the parameter.
+  // Throws the errors of step(): `invalid_argument`, which names the parameter.
   virtual void check(const Gradients& gradients) const = 0;
   // One step with exactly these gradients; a parameter without a gradient is unchanged. It checks the
   // gradients first, so that a refused step has changed nothing.
@@ -30,8 +30,8 @@ class WEFT_EXPORT StepTarget {
   // The next steps change these tensors instead of the parameters. They have the parameters' shapes.
   virtual void move_to(const std::vector<at::Tensor>&) {}
 
-  // The optimizer's rates and state. `failed_precondition`: the target's rate and state are set and saved
-  // elsewhere, as for the rows of an embedding.
+  // The optimizer's rates and state. `failed_precondition` if the target's rate and state are set and saved
+  // elsewhere. The rows of an embedding are such a target.
   virtual double learning_rate(const std::string&) const { refuse(); }
   virtual void set_learning_rate(double, const std::optional<std::string>&) { refuse(); }
   virtual OptimizerState state() const { refuse(); }

@@ -2,17 +2,18 @@
 //
 // A module has one set of tensors, and the autograd graph of every pass over the module saved these tensors.
 // So a pass that is pinned to an old version needs that version in the tensors whenever its code runs,
-// including backward nodes. Readers of the loaded version are inside together. A reader of another version
-// waits until no reader is inside, and then the gate loads its version. An exclusive section also waits until
-// no reader is inside. The owner's callback loads a version; the gate knows only numbers.
+// including backward nodes. All readers of the loaded version may be inside at the same time. A reader of
+// another version waits until no reader is inside; then the gate loads the version of that reader. An
+// exclusive section also waits until no reader is inside. The owner's callback loads a version; the gate
+// knows only numbers.
 //
 // Waits are served in the order of arrival, so that none starves. When the gate loads a version, all threads
 // that already wait for that version enter together.
 //
-// Thread-safety: full. Calls block, because sections are short and no section suspends: a section ends on the
-// thread on which it began. A thread that is inside may enter again and reads the version that it already
-// reads. If it requests another version or an exclusive section, the request fails with
-// `failed_precondition`, because it would never complete.
+// Thread-safety: full. Calls may block the thread. A section (from enter() to leave(), or an exclusive one)
+// is short, does not suspend, and ends on the thread on which it began. A thread that is inside may enter
+// again and reads the version that it already reads. If it requests another version or an exclusive section,
+// the request fails with `failed_precondition`, because it would never complete.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -1,4 +1,4 @@
-// The kind and the text of a call's error, for weft's errors and others. Thread-safety: functions.
+// The kind and the text of a call's error, for an rpc::Error or another exception. Thread-safety: functions.
 #pragma once
 
 #include <weft/rpc/core/error.h>
