@@ -2,7 +2,8 @@
 //
 // Each listing calls bytes() of the objects whose type derives from Sized. For other types, a layer that
 // knows the type states the size once, when the object has been created and before other code can use it. The
-// layer of each type is cached, so an object of an unknown type costs one look-up. Owned by the RRefLayer.
+// layer that knows a type is cached. That no layer knows a type is cached, too, so the layers are asked only
+// about the first object of such a type. Owned by the RRefLayer.
 // Thread-safe.
 #pragma once
 

@@ -43,8 +43,8 @@ using Reply = rpc::Result<rpc::PendingCall::Reply>;  // undecoded
 WEFT_EXPORT rpc::AgentId known_incarnation(const rpc::Peer& peer);
 WEFT_EXPORT bool is_confirmed(const ReferencePtr& reference);
 WEFT_EXPORT rpc::Peer owner_of(const ReferencePtr& reference, const rpc::CallOptions& options);
-// Adds the part that names the object to the call. Throws the error of the fork if it has a fault
-// (owner_lost).
+// Adds to the call the part that names the object. Throws the reason, for example owner_lost, if
+// calls through the reference can no longer succeed.
 WEFT_EXPORT void target(const ReferencePtr& reference, rpc::OutgoingCall& call);
 // Replaces the error of a call through a reference by an error about the object (owner_lost for peer_lost).
 WEFT_EXPORT Reply explain(Reply reply, const About& object);
@@ -96,8 +96,9 @@ class RRef {
   // For layers.
   const ReferencePtr& reference() const { return reference_; }
 
-  // Calls through the returned handle have these options or this metadata, which merge as for a Peer, or are
-  // made on behalf of a served call.
+  // with(options), with_metadata(): calls through the returned handle use these options or this metadata,
+  // merged with those of this handle, as for a Peer. with(serving): calls through the returned handle are
+  // made on behalf of the served call.
   RRef with(rpc::CallOptions options) const {
     RRef copy = *this;
     copy.options_.merge(options);
@@ -249,7 +250,7 @@ RRef<Stored<Value>> keep_result_of(const rpc::Peer& peer, std::string_view metho
                                           std::move(site), std::move(name));
   encode(call);
   peer.start(std::move(call), [kept_alive = std::move(kept_alive)](rpc::Result<rpc::PendingCall::Reply>) {
-  });  // the call's part reports the end to the RRef
+  });  // the call's CallPart (Carried) tells the RRef how the call has ended
   return RRef<Stored<Value>>(std::move(reference));
 }
 
@@ -304,7 +305,8 @@ std::ostream& operator<<(std::ostream& out, const RRef<T>& rref) {
 
 // Creates a T on a peer that permits it (Agent::allow_create). Returns at once and never blocks: calls
 // through the RRef wait for the creation. failed_precondition if the peer's incarnation is unknown: await
-// peer.ready() first. In a job, wait_for() provides it.
+// peer.ready() first. In a job, the incarnations of all members are known when wait_for() has
+// completed.
 template <rpc::Served T, class... Given>
 RRef<T> create(detail::Place place, Given&&... given) {
   return detail::keep_result<detail::ConstructorMethod<T>, T>(

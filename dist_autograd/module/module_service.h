@@ -49,7 +49,8 @@ struct CheckedState {
   LoadedState loaded;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // to, from
 
-  // guarded: the object's guard calls copy(), and graphs keep the tensors that they have read.
+  // guarded: true if an ObjectGuard calls copy() (an optimizer is attached). The guard keeps the tensors that
+  // graphs have read, so the copy does not change version counters.
   WEFT_EXPORT void copy(bool guarded) const;
 };
 // Checks `state` and changes nothing. Errors: those of load_state_dict().

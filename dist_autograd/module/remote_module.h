@@ -1,4 +1,5 @@
-// RemoteModule: the operations that any torch::nn::Module behind an RRef supports without a declaration.
+// RemoteModule: the operations that any torch::nn::Module behind an RRef supports, although its Service does
+// not list them.
 //
 //   rref::RRef<Net> net = rref::create<Net>(agent.peer("worker1"));
 //   dist_autograd::RemoteModule module{net};
@@ -9,10 +10,10 @@
 // It is a handle on the RRef, cheap to create and to copy. Every call runs in the object's turn and belongs
 // to no pass. Tensors are sent by value under their names, never as an archive. While an optimizer is
 // attached to the module (dist_optim), a read returns the newest version of its parameters, and a load makes
-// a new version, as a step does: passes that have read the previous version keep it. `to` and `requires_grad`
-// then fail with failed_precondition. Without an optimizer, a load during an open pass makes that pass's
-// backward fail (LibTorch's "modified by an inplace operation"). Errors: invalid_argument if the object is
-// not a module. Thread-safe.
+// a new version, as a step does: passes that have read the previous version keep it. While an optimizer is
+// attached, `to` and `requires_grad` fail with failed_precondition. Without an optimizer, a load during an
+// open pass makes that pass's backward fail (LibTorch's "modified by an inplace operation"). Errors:
+// invalid_argument if the object is not a module. Thread-safe.
 #pragma once
 
 #include <weft/rpc/tensor/tensor_codec.h>
@@ -73,9 +74,9 @@ class WEFT_EXPORT RemoteModule {
   // device, or its DeviceOptions::devices does not contain it.
   rpc::Future<void> to(std::optional<std::string> device, std::optional<std::string> dtype = {}) const;
 
-  // RRefs to the tensors themselves. They share the module's turn and its optimizer's guard, and keep the
-  // module alive. If a pass fetches a parameter (to_here(pass), or as an argument), its gradient is
-  // accumulated on the owner.
+  // RRefs to the tensors themselves. They keep the module alive. Calls on them run in the module's turn, and
+  // an attached optimizer controls these calls as it controls calls on the module. If a pass fetches a
+  // parameter (to_here(pass), or as an argument), its gradient is accumulated on the owner.
   rpc::Future<std::vector<NamedReference>> remote_parameters() const;
   rpc::Future<std::vector<NamedReference>> remote_buffers() const;
 
@@ -92,8 +93,8 @@ class WEFT_EXPORT RemoteModule {
   // with invalid_argument, which names the tensor, and nothing has changed.
   rpc::Future<LoadedState> load_state_dict(const StateDict& state, bool strict = true) const;
 
-  rpc::Future<void> zero_grad(
-      bool set_to_none = true) const;              // of `.grad`; a pass keeps its gradients itself
+  // Clears `.grad` of all parameters. The gradients that belong to a pass do not change.
+  rpc::Future<void> zero_grad(bool set_to_none = true) const;
   rpc::Future<void> requires_grad(bool on) const;  // of all floating parameters
   // Seeds LibTorch's generators in the owner's process, which all its modules share.
   rpc::Future<void> manual_seed(std::uint64_t seed) const;

@@ -1,11 +1,11 @@
-// StepOptions: the operations on the gradients of one step before they are applied, and StepDecision: the
-// result for all objects of the step.
+// StepOptions: the operations on the gradients of one step before the step applies them. StepDecision: what
+// the step then does with all of its objects.
 //
 // The order is that of a training loop in PyTorch: sum or mean over the passes, division by the loss scale,
 // then clipping by value or by the global norm (Pascanu et al. 2013), as torch.nn.utils.clip_grad_value_ and
 // clip_grad_norm_ do over the union of all parameters. For each object, its owner computes a StepPart, the
 // measurements of its gradients. decide() computes from all parts the action of every object. Both are pure
-// functions. The trainer calls decide() or, if all objects live on one owner, that owner.
+// functions. The trainer calls decide(). If all objects live on one owner, that owner calls it instead.
 //
 // Thread-safety: values.
 #pragma once
@@ -23,8 +23,8 @@ struct WEFT_EXPORT StepOptions {
   // Use the mean over the step's passes instead of the sum. The mean includes passes that did not use an
   // object.
   bool mean = false;
-  // The factor by which the losses were multiplied (GradScaler). The gradients are divided by it. If a
-  // gradient is not finite on any owner, all owners skip the step.
+  // The factor by which the losses were multiplied (GradScaler). The gradients are divided by it. If
+  // at least one owner has a gradient that is not finite, all owners skip the step.
   std::optional<double> loss_scale;
   // At most one of clip_value and clip_norm may be set. Both apply to this trainer's gradients, not to the
   // sum over a synchronous round.
@@ -43,7 +43,7 @@ struct StepPart {
   double norm = 0;         // known only if the norm is clipped
   bool none = false;       // no parameter has a gradient
   // Passes that have a gradient on this object although the trainer does not know that their backward has
-  // begun. By index in StepRequest::unseen.
+  // begun. The elements are indices into StepRequest::unseen.
   std::vector<std::uint32_t> found;
 };
 
@@ -57,14 +57,14 @@ struct StepDecision {
   Action action = Action::apply;
   double scale = 1;       // of the gradients, for clipping by norm
   double total_norm = 0;  // before clipping, if the norm is clipped
-  // Passes that have no gradient on any object, and of which the trainer does not know that their backward
-  // has begun: the step is given up because of them. By index in StepRequest::unseen.
+  // The passes because of which the step is given up. They have no gradient on any object, and the trainer
+  // does not know whether their backward has begun. The elements are indices into StepRequest::unseen.
   std::vector<std::uint32_t> missing;
 };
 
 // The result of a step.
 struct StepResult {
-  // false: nothing has changed, because a gradient was not finite or no module had one
+  // false: nothing has changed, because a gradient was not finite, or no object had a gradient
   bool applied = false;
   double total_norm = 0;  // over all objects and before clipping; known if the norm is clipped
   // The version of each object after the step: the modules, then the shards of the embeddings. Empty for
@@ -74,8 +74,8 @@ struct StepResult {
 
 // The norm of all gradients, from the norms of the parts. norm_type: the p with which these were computed.
 WEFT_EXPORT double combine_norms(const std::vector<double>& norms, double norm_type);
-// unseen: the number of passes of which the trainer does not know that their backward has begun. If one of
-// these has no gradient on any object, the step is given up. Otherwise, if no object has a gradient, the step
+// unseen: the number of passes whose backward has not begun as far as the trainer knows. If one of these
+// has no gradient on any object, the step is given up. Otherwise, if no object has a gradient, the step
 // is skipped.
 WEFT_EXPORT StepDecision decide(const std::vector<StepPart>& parts, const StepOptions& options,
                                 std::size_t unseen = 0);

@@ -39,9 +39,9 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
   void read(const std::function<void()>& body) override;
   void change(const std::function<void()>& body) override { host_.change(body); }
 
-  // Passes of a trainer of `agent` that may have to wait here are first admitted by the agent, to all objects
-  // in one order (PassAdmission): the guard calls the agent for each such pass, as long as a trainer that was
-  // given here is registered.
+  // Some passes of the agent may have to wait at this object. As long as a trainer that was passed to
+  // ask_trainer() is registered at the host, the guard first calls the agent for each of these passes. The
+  // agent admits the pass to all objects in one order (PassAdmission).
   void ask_trainer(const rpc::AgentId& agent, const std::string& trainer);
 
  private:
@@ -61,9 +61,9 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
   rpc::Slots parts_ WEFT_GUARDED_BY(parts_mutex_);  // parts use host_: they are destroyed before it
 };
 
-// The ids by which hosts identify passes and trainers. A trainer is an incarnation of an agent, or one of
-// several trainers of that incarnation, identified by its name. A pass belongs to its origin, an incarnation
-// of an agent, or to the trainer for which it was admitted.
+// The ids by which a ParameterHost identifies passes and trainers. The id of a trainer is the incarnation of
+// its agent. If the agent has several trainers, the name of the trainer follows it. A pass belongs to its
+// origin, an incarnation of an agent, or to the trainer for which it was admitted.
 inline PassKey key_of(const dist_autograd::PassId& pass) { return {pass.origin, pass.number}; }
 std::string trainer_of(std::uint64_t incarnation, const std::string& name = {});
 // Whether `trainer` is a trainer of the agent with this incarnation.

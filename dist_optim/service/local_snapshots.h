@@ -3,8 +3,9 @@
 // together.
 //
 // During the read, nothing changes the modules, and every step over several objects of this owner is applied
-// either to all of its objects or to none (LocalSteps::hold). The gates of all modules are entered in the
-// order of the guards' addresses, as backwards enter them, so that no cycle of waiting threads can form.
+// either to all of its objects or to none (LocalSteps::hold). The read enters the VersionGates of all modules
+// in the order of the addresses of their HostGuards. Backwards use the same order, so no cycle of waiting
+// threads can form.
 //
 // Owner: the agent's dist_optim::OptimizerLayer. Thread-safe; `read` and `done` run on a handler thread,
 // outside the mutex.
@@ -38,7 +39,7 @@ class WEFT_EXPORT LocalSnapshots : public std::enable_shared_from_this<LocalSnap
   LocalSnapshots(std::shared_ptr<rpc::AgentCore> core, std::shared_ptr<LocalSteps> steps)
       : core_(std::move(core)), steps_(std::move(steps)) {}
 
-  // One of the `modules` calls of the snapshot has arrived.
+  // A call of the snapshot has arrived. modules: the number of calls of the snapshot, one for each module.
   void arrive(const Key& key, std::size_t modules, Object object);
   // The trainer has given up the snapshot: the calls that have arrived fail with `aborted`. No effect if the
   // snapshot is unknown.

@@ -36,7 +36,8 @@ class WEFT_EXPORT Joinable {
   // source: a rank that has a batch.
   virtual void shadow_forward(int source) = 0;
   virtual void shadow_backward() = 0;
-  // Called after the gradients of a reduced iteration: for an optimizer whose steps are collectives.
+  // Called after the gradients of an iteration have been reduced, but not after an iteration within
+  // no_sync(). For an optimizer whose steps are collectives.
   virtual void shadow_step(int source) { (void)source; }
   // Called on all ranks when no rank has a batch. source: a rank that trained to the end.
   virtual void finish_join(int source) = 0;

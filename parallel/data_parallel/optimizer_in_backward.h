@@ -11,8 +11,8 @@
 // end. The results equal those of one optimizer that steps all parameters after backward, if the gradients
 // are undefined before each backward. Parameters are not stepped within no_sync(), in a pass, or on a rank
 // without a batch in a join. The program cannot clip gradients by their norm or test them for infinite
-// values, because each gradient is used at once. If a reduction fails, some parameters have been stepped: get
-// the parameters of another rank by set_group().
+// values, because each gradient is used at once. If a reduction fails, some parameters may have been stepped
+// already. Then call Replica::set_group() on all ranks: it copies the parameters of rank 0 to the others.
 //
 // With a communication hook, MixedPrecision::parameters or sparse gradients, all steps run at the end of
 // backward. Ignored parameters are not stepped. The counterpart of PyTorch's _apply_optimizer_in_backward.

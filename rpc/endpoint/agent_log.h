@@ -23,8 +23,8 @@ class WEFT_EXPORT AgentLog final : public std::enable_shared_from_this<AgentLog>
   // come from a peer.
   void write(LogLevel level, const std::string& message, std::initializer_list<LogField> fields = {}) const;
   // For warnings that peers can cause at any rate. In each period of ten seconds, ten warnings of a topic are
-  // logged. At the end of the period, one line on the loop states the number of further warnings. topic: a
-  // literal, for example "connections refused".
+  // logged. At the end of the period, a timer of the loop logs how many further warnings were left out.
+  // topic: a literal, for example "connections refused".
   void write_some(const char* topic, const std::shared_ptr<Loop>& loop, const std::string& message,
                   std::initializer_list<LogField> fields = {});
   // Logs that a heartbeat was late by `by` because its loop was busy. Late heartbeats of several connections

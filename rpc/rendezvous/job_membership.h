@@ -1,6 +1,7 @@
 // JobMembership: the Membership of agents that find each other through a store.
 //
-// It shares the ownership of its agent's core. The core's hook, served object and directory refer to the
+// It shares the ownership of its agent's core. The objects that make_membership() registers at the core
+// (the MembershipHook, the MembershipService, and the directory that finds addresses by name) refer to the
 // JobMembership weakly. While the agent is a member, it watches the members' records. The mutex is released
 // before a store operation starts and before a promise is completed. Thread-safe.
 #pragma once
