@@ -27,6 +27,7 @@ class WEFT_EXPORT SimRunner {
   SimProcess* process() const { return process_; }
 
  protected:
+  // A job that was posted to the runner. when: the virtual time at which it was posted.
   struct Posted {
     rpc::Clock::time_point when;
     rpc::Callback job;
