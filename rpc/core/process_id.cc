@@ -40,7 +40,7 @@ ProcessId own_process() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id") >> std::ws, boot);
   std::error_code unknown;
-  const std::string space = std::filesystem::read_symlink("/proc/self/ns/pid", unknown);
+  const std::string space = std::filesystem::read_symlink("/proc/self/ns/pid", unknown).string();
   const auto number = static_cast<std::uint32_t>(::getpid());
   const std::uint64_t started = start_of(number);
   if (boot.empty() || space.empty() || started == 0) return {};

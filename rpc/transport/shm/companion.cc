@@ -40,8 +40,9 @@ std::string folder(bool make) {
 // namespace.
 std::string network_namespace() {
   std::error_code unknown;
+  const std::string link = std::filesystem::read_symlink("/proc/self/ns/net", unknown).string();
   std::string digits;
-  for (const char c : std::filesystem::read_symlink("/proc/self/ns/net", unknown).native())
+  for (const char c : link)
     if (c >= '0' && c <= '9') digits += c;
   return digits;
 }

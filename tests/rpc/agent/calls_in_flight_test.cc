@@ -162,8 +162,8 @@ TEST_F(CallsInFlightTest, AreFormattedAsLines) {
   calls.served.push_back({{"a", 1, 3}, "middle.ask", 2.75, "queued", "object", 9});
   EXPECT_EQ(text_of(calls),
             "b: 2 calls waited for, 1 served; 1 loops do not answer\n"
-            "  waits 2.500 s for last.block on c (#7), not sent: no connection, deadline in 4.000 s, in the "
-            "name of a#3\n"
+            "  waits 2.500 s for last.block on c (#7), not sent: no connection, deadline in 4.000 s, on "
+            "behalf of a#3\n"
             "  waits 1.000 s for last.block on c (#8)\n"
             "  serves middle.ask of a#3 since 2.750 s, queued for the object\n");
 }
