@@ -57,6 +57,6 @@ HttpServer::Pages pages(rpc::Agent& agent, std::shared_ptr<Metrics> metrics, con
 }  // namespace
 
 Endpoint::Endpoint(rpc::Agent& agent, std::shared_ptr<Metrics> metrics, EndpointOptions options)
-    : server_(options.address, pages(agent, std::move(metrics), options), options.remote) {}
+    : server_(options.address, pages(agent, std::move(metrics), options), {.remote = options.remote}) {}
 
 }  // namespace weft::observe
