@@ -21,8 +21,8 @@ constexpr std::size_t max_compared = 64 * 1024;
 
 Error etcd_closed() { return Error(ErrorKind::shut_down, "the etcd store has closed"); }
 
-std::vector<detail::HttpServer> servers_of(const EtcdStoreOptions& options) {
-  std::vector<detail::HttpServer> servers;
+std::vector<detail::HttpAddress> servers_of(const EtcdStoreOptions& options) {
+  std::vector<detail::HttpAddress> servers;
   for (const std::string& text : options.servers) {
     Address address = Address::parse("tcp://" + text);
     servers.push_back({std::move(address.host), std::move(address.port)});

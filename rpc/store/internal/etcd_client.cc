@@ -153,7 +153,7 @@ EtcdExchange to_exchange(const Json& answer) {
 
 }  // namespace
 
-EtcdClient::EtcdClient(std::shared_ptr<Loop> loop, std::vector<HttpServer> servers,
+EtcdClient::EtcdClient(std::shared_ptr<Loop> loop, std::vector<HttpAddress> servers,
                        std::chrono::nanoseconds attempt)
     : loop_(std::move(loop)),
       http_(std::make_shared<HttpClient>(loop_, servers, HttpClientOptions{})),

@@ -43,7 +43,7 @@ class EtcdClient {
   using Time = Clock::time_point;  // `until`: the deadline of the call
   using WatchId = HttpClient::CallId;
 
-  EtcdClient(std::shared_ptr<Loop> loop, std::vector<HttpServer> servers, std::chrono::nanoseconds attempt);
+  EtcdClient(std::shared_ptr<Loop> loop, std::vector<HttpAddress> servers, std::chrono::nanoseconds attempt);
 
   Future<EtcdRange> get(const std::string& key, Time until);
   Future<EtcdRange> get_all(const std::string& prefix, Time until);

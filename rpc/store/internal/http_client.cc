@@ -15,7 +15,7 @@ constexpr std::chrono::nanoseconds longest_pause = std::chrono::seconds{1};
 
 }  // namespace
 
-std::string HttpServer::text() const {
+std::string HttpAddress::text() const {
   return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + port;
 }
 
@@ -52,7 +52,7 @@ struct HttpClient::Call {
     if (curl_easy_setopt(transfer.get(), option, value) != CURLE_OK)
       throw Error(ErrorKind::internal, "libcurl refuses its option " + std::to_string(option));
   }
-  void prepare(const HttpServer& to);
+  void prepare(const HttpAddress& to);
   std::string reason(int result) const;
   unsigned status() const {
     long status = 0;
@@ -72,7 +72,7 @@ struct HttpClient::Call {
   static std::size_t on_body(char* bytes, std::size_t, std::size_t size, void* self) noexcept;
 };
 
-void HttpClient::Call::prepare(const HttpServer& to) {
+void HttpClient::Call::prepare(const HttpAddress& to) {
   response = {};
   sent = false;
   why[0] = '\0';
@@ -124,7 +124,8 @@ std::size_t HttpClient::Call::on_body(char* bytes, std::size_t, std::size_t size
   return size;
 }
 
-HttpClient::HttpClient(std::shared_ptr<Loop> loop, std::vector<HttpServer> servers, HttpClientOptions options)
+HttpClient::HttpClient(std::shared_ptr<Loop> loop, std::vector<HttpAddress> servers,
+                       HttpClientOptions options)
     : loop_(std::move(loop)), servers_(std::move(servers)), options_(options) {}
 
 HttpClient::~HttpClient() {

@@ -22,7 +22,7 @@ namespace weft::rpc::detail {
 
 class CurlMulti;
 
-struct HttpServer {
+struct HttpAddress {  // of a server
   std::string host, port;
   std::string text() const;  // "host:port"
 };
@@ -51,7 +51,7 @@ class HttpClient : public std::enable_shared_from_this<HttpClient> {
   using Done = UniqueFunction<void(Result<HttpResponse>&&)>;
   using Part = UniqueFunction<void(std::string_view)>;
 
-  HttpClient(std::shared_ptr<Loop> loop, std::vector<HttpServer> servers, HttpClientOptions options);
+  HttpClient(std::shared_ptr<Loop> loop, std::vector<HttpAddress> servers, HttpClientOptions options);
   ~HttpClient();
 
   CallId post(HttpRequest request, Done done) { return begin(std::move(request), {}, std::move(done)); }
@@ -81,7 +81,7 @@ class HttpClient : public std::enable_shared_from_this<HttpClient> {
                  void (HttpClient::*then)(const std::shared_ptr<Call>&));
 
   const std::shared_ptr<Loop> loop_;
-  const std::vector<HttpServer> servers_;
+  const std::vector<HttpAddress> servers_;
   const HttpClientOptions options_;
   std::size_t current_ = 0;           // the server that is used until it fails
   std::shared_ptr<CurlMulti> multi_;  // for new transfers; replaced when the current server fails

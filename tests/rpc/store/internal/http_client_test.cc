@@ -41,7 +41,7 @@ class HttpClientTest : public testing::Test {
     loop_->stop();
   }
   void connect_to(const std::vector<std::string>& ports, HttpClientOptions options = {}) {
-    std::vector<HttpServer> servers;
+    std::vector<HttpAddress> servers;
     for (const std::string& port : ports) servers.push_back({"127.0.0.1", port});
     if (client_ != nullptr) on_loop([&] { return client_->close(), 0; });
     client_ = std::make_shared<HttpClient>(loop_, servers, options);
