@@ -21,8 +21,8 @@
 
 namespace weft::data_parallel {
 
-// A program's function that exchanges the buffers of a module between the ranks, in training, in iterations
-// that are reduced. It replaces Options::buffers.
+// A program's function that exchanges the buffers of a module between the ranks. It is called only in
+// training mode, and only in iterations whose gradients are reduced. It replaces Options::buffers.
 struct BufferHook {
   // By name.
   using Buffers = std::vector<std::pair<std::string, at::Tensor>>;
@@ -69,7 +69,7 @@ class WEFT_EXPORT Replica : public Joining {
   [[nodiscard]] NoSync no_sync() { return NoSync(*reducer_); }
 
   // Returns the elements of a range, whose number may differ between ranks (join.h). others: further objects
-  // with collectives, in the order in which they run these in forward.
+  // that run collectives, in the order in which forward runs them.
   template <class Range>
   JoinedRange<Range> join(Range& range, const JoinOptions& options = {}, std::vector<Joinable*> others = {}) {
     begin_join(options, std::move(others));
@@ -85,10 +85,10 @@ class WEFT_EXPORT Replica : public Joining {
   // Makes the backwards of the pass average the pass's gradients of this replica; each backward completes
   // after its gradients are averaged. forward(pass, ...) calls attach(). All ranks call it once for each of
   // their passes, before the pass's backward; a further call has no effect. name: passes with the same name
-  // on all ranks are reduced together, for example the pass's id if one pass reaches all replicas. Give a
-  // name if passes reach the replicas in different orders. Default: the ranks' first passes are reduced
-  // together, then their second passes, and so on. Blocks while the ranks exchange buffers.
-  // failed_precondition: a name is given within a join. unsupported: MixedPrecision::parameters is set.
+  // on all ranks are reduced together. If one pass reaches all replicas, its id can be the name. Give a name
+  // if passes reach the replicas in different orders. Default: the ranks' first passes are reduced together,
+  // then their second passes, and so on. Blocks while the ranks exchange buffers. failed_precondition: a name
+  // is given within a join. unsupported: MixedPrecision::parameters is set.
   void attach(const dist_autograd::Pass& pass, std::string name = {});
 
   // Sets the communication hook. All ranks call it, between iterations. If `hook` is null, the buckets are

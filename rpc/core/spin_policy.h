@@ -13,13 +13,13 @@
 //   missed()    the bound passed without an event.
 //   slept()     the loop blocked for `duration`, until the next event.
 //
-// Two rules bound the cost. First, the loop stops polling for a while (a pause) if another thread ran instead
-// of the loop for 0.2 ms, or three times for a shorter time, each time less than a second after the last. The
-// pause is 5 ms, or 20 times the time that the other thread ran, if that is longer. If another thread needs
-// the core again soon after a pause, the next pause is twice as long, up to 10 s. Second, after more than
-// eight consecutive polls without an event, the loop waits without polling: once after the ninth poll, twice
-// after the tenth, and so on, up to 255 times. So sparse events cost little. If an event arrives soon after
-// the loop has blocked, the loop polls again.
+// Two rules bound the cost. First, the loop stops polling for a while (a pause) if another thread has run
+// instead of the loop for at least 0.2 ms. Three shorter absences also start a pause, if each follows the
+// previous one within a second. The pause is 5 ms, or 20 times the time that the other thread ran, if that is
+// longer. If another thread needs the core again soon after a pause, the next pause is twice as long, up to
+// 10 s. Second, after more than eight consecutive polls without an event, the loop waits without polling:
+// once after the ninth poll, twice after the tenth, and so on, up to 255 times. So sparse events cost little.
+// If an event arrives soon after the loop has blocked, the loop polls again.
 //
 // A value, used by one thread. It does not read a clock: its caller passes the time.
 #pragma once

@@ -2,9 +2,9 @@
 //
 // For each group, the verdict has the first collective on which ranks differ, the first collective that has
 // not completed, the ranks without a dump, and the messages with one side only. For the collective that has
-// not completed, it lists the ranks that have not started it, and the source location of every rank. Across
-// groups, it has the cycles of waits. If the job continues while its dumps are taken, operations that the
-// dumps show in flight do not necessarily hang. Thread-safety: values.
+// not completed, the verdict lists the ranks that have not started it, and the source location at which each
+// rank with a dump is. Across groups, it has the cycles of waits. If the job continues while its dumps are
+// taken, operations that the dumps show in flight do not necessarily hang. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_dump.h>
@@ -54,9 +54,9 @@ struct FlightVerdict {
   std::vector<std::string> notes;
 };
 
-// dumps: results of flight_dump_of(), which checks their numbers.
+// dumps: results of flight_dump_of(), which refuses numbers out of range.
 WEFT_EXPORT FlightVerdict flight_verdict(const std::vector<FlightDump>& dumps);
-// The verdict as lines of text. Texts of dumps are included unchanged.
+// The verdict as lines of text. Texts of the dumps (names, errors, locations) are not escaped.
 WEFT_EXPORT std::string text_of(const FlightVerdict& verdict);
 
 }  // namespace weft::collectives

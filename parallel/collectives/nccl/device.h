@@ -1,7 +1,7 @@
 // Device: one device of this process, shared by the communicators on it.
 //
 // Create it for the first communicator on the device, and use it for all of them: two Devices for one device
-// would have separate launch orders. A value of shared parts; thread-safe.
+// would have separate launch orders. A value, whose copies share all of its parts. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/aborts.h>

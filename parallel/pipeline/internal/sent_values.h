@@ -12,7 +12,7 @@ namespace weft::pipeline {
 
 struct SentValues {
   Values values;
-  std::vector<bool> requires_grad;  // by value: whether the sender needs its gradient
+  std::vector<bool> requires_grad;  // for each value: whether the sender needs the value's gradient
 
   static SentValues of(const Values& values) {
     SentValues sent;
