@@ -105,7 +105,7 @@ TEST_P(CrossEntropies, WrongShapesAndOptionsAreRefused) {
   };
   refused("the logits have 7 columns", numbers({8, 7}, 1), targets);
   if (ranks != 4) return;
-  refused("1 dimensions with 8 elements", numbers({7, 25}, 1), targets);
+  refused("the targets are Long [8], expected Long [7]", numbers({7, 25}, 1), targets);
   refused("the targets are Int", numbers({8, 25}, 1), targets.to(at::kInt));
   refused("label_smoothing is 1.5", numbers({8, 25}, 1), targets, 1.5);
 }
