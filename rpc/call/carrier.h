@@ -22,7 +22,7 @@ class WEFT_EXPORT CancelTarget {
   virtual void cancel(std::uint64_t call_id) = 0;  // notifies the callee; no effect if the call is unknown
 
  protected:
-  virtual ~CancelTarget() = default;
+  ~CancelTarget() = default;
 };
 
 class WEFT_EXPORT CallRoute : public Destination {
@@ -72,7 +72,7 @@ class WEFT_EXPORT Carrier : public CancelTarget {
  protected:
   // number, loop: as number() and loop().
   Carrier(std::uint64_t number, std::shared_ptr<Loop> loop) : number_(number), loop_(std::move(loop)) {}
-  ~Carrier() override = default;
+  ~Carrier() = default;
 
  private:
   const std::uint64_t number_;

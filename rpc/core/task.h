@@ -70,6 +70,7 @@ struct FutureAwaiter {
 
   bool await_ready() const { return future.ready(); }
   void await_suspend(std::coroutine_handle<> handle) {
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the promise of the task sets `home`.
     if (home->context != nullptr) home->context->leave();
     // Moved, because this awaiter may be destroyed before then() returns.
     Future<T> waited = std::move(future);

@@ -33,7 +33,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
 
   // max_kept: bytes of answers and notifications that may wait for their acknowledgement.
   Session(AgentId peer, std::uint64_t id_seed, std::uint64_t max_kept);
-  ~Session() override;
+  ~Session();
 
   const AgentId& peer() const { return peer_; }  // constant
   // used(): whether a resumable frame was sent or accepted, or a call waits. fresh(): whether no resumable
