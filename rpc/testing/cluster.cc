@@ -28,6 +28,7 @@ rpc::Agent& Cluster::add(const std::string& name, rpc::Layers layers) {
 
 std::vector<std::string> Cluster::names() const {
   std::vector<std::string> all;
+  all.reserve(agents_.size());
   for (const auto& [name, agent] : agents_) all.push_back(name);
   return all;
 }
