@@ -177,6 +177,7 @@ std::vector<std::size_t> nested_lanes_of(const std::vector<Span>& spans) {
     }
   }
   std::vector<Span> alone;
+  alone.reserve(roots.size());
   for (const std::size_t i : roots) alone.push_back(spans[i]);
   const auto lanes_of_roots = lanes_of(alone);
   std::vector<std::size_t> lanes(spans.size());

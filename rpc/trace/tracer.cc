@@ -91,7 +91,7 @@ Layer Tracer::layer() {
   return [self = shared_from_this()](Agent& agent) {
     if (self->installed_.exchange(true))
       throw Error(ErrorKind::failed_precondition, "this tracer already belongs to '" + self->id_.name + "'");
-    const auto core = agent.core();
+    const auto& core = agent.core();
     self->id_ = core->id();
     self->loop_ = core->loops().front();
     MethodEntry spans = detail::own_method<SpanBatch>(spans_method, [self](auto&) { return self->take(); });

@@ -88,7 +88,8 @@ std::size_t SimWire::read(Side side, std::span<const std::span<std::byte>> into,
       std::memcpy(span.data(), front.data() + pipe.front_read, n);
       span = span.subspan(n);
       left -= n;
-      if ((pipe.front_read += n) == front.size()) {
+      pipe.front_read += n;
+      if (pipe.front_read == front.size()) {
         pipe.arrived.pop_front();
         pipe.front_read = 0;
       }
