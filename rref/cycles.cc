@@ -227,6 +227,7 @@ rpc::Future<Holdings> holdings(const rpc::Peer& owner) { return owner.call<&Hold
 
 rpc::Future<std::vector<Cycle>> find_cycles(const std::vector<rpc::Peer>& agents) {
   std::vector<rpc::Future<Holdings>> asked;
+  asked.reserve(agents.size());
   for (const rpc::Peer& agent : agents) asked.push_back(holdings(agent));
   return rpc::when_all(std::move(asked))
       .then([](rpc::Result<std::vector<Holdings>>&& all) -> rpc::Result<std::vector<Cycle>> {

@@ -114,7 +114,7 @@ void RRefLayer::send(rpc::AgentId to, protocol::ForkDelete message) {
   {
     rpc::MutexLock lock(deletes_mutex_);
     auto& gathered = deletes_[to];
-    gathered.push_back(std::move(message));
+    gathered.push_back(message);
     if (gathered.size() != 1) return;
   }
   if (core_->ended()) return;

@@ -51,9 +51,7 @@ rpc::Peer RRefLayer::peer(const rpc::AgentId& agent, const rpc::CallOptions& opt
     rpc::MutexLock lock(mutex_);
     if (const auto told = addresses_.find(agent); told != addresses_.end()) addresses = told->second;
   }
-  return rpc::Peer(core_, core_->routes().to_name(agent.name, std::move(addresses)))
-      .with(options)
-      .only(agent);
+  return rpc::Peer(core_, core_->routes().to_name(agent.name, addresses)).with(options).only(agent);
 }
 
 std::vector<std::string> RRefLayer::addresses_of(const rpc::AgentId& agent) const {

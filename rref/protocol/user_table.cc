@@ -318,6 +318,7 @@ std::optional<ForkView> UserTable::find(const ForkId& fork) const {
 
 std::vector<ForkView> UserTable::live_forks() const {
   std::vector<ForkView> report;
+  report.reserve(forks_.size());
   for (const auto& [id, fork] : forks_) report.push_back(view(id, fork));
   return report;
 }
@@ -325,6 +326,7 @@ std::vector<ForkView> UserTable::live_forks() const {
 void UserTable::leave(Actions& out) {
   leaving_ = true;
   std::vector<ForkId> all;
+  all.reserve(forks_.size());
   for (const auto& [id, fork] : forks_) all.push_back(id);
   for (const ForkId& id : all) reap(id, out);
 }
