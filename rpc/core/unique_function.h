@@ -44,6 +44,8 @@ class UniqueFunction<Result(Args...)> {
   ~UniqueFunction() { reset(); }
 
   explicit operator bool() const { return operations_ != nullptr; }
+  // The function must not be empty.
+  // NOLINTNEXTLINE(clang-analyzer-core.NullDereference)
   Result operator()(Args... args) { return operations_->invoke(storage_, std::forward<Args>(args)...); }
 
  private:
