@@ -1,4 +1,4 @@
-// Numbers in bytes, little-endian, at any offset.
+// put_at(), take_at(): a number in bytes, little-endian, at any offset. Thread-safety: functions.
 #pragma once
 
 #include <bit>
@@ -10,7 +10,7 @@ namespace weft::rpc {
 
 static_assert(std::endian::native == std::endian::little, "weft's wire code assumes a little-endian machine");
 
-// Writes the number to the bytes at the offset. Does not check that the bytes suffice, like take_at().
+// Writes the number to the bytes at the offset. Neither function checks that the bytes suffice.
 template <class T>
 void put_at(std::span<std::byte> out, std::size_t offset, const T& value) {
   std::memcpy(out.data() + offset, &value, sizeof value);

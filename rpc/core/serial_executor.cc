@@ -88,9 +88,9 @@ void SerialExecutor::post(Callback job) {
     queued->next = newest;
   } while (!state_->posted.compare_exchange_weak(newest, newest == nullptr ? &state_->end : queued.get(),
                                                  std::memory_order_acq_rel, std::memory_order_relaxed));
-  State::Node* const mine = queued.release();  // belongs to the turn that runs it
+  State::Node* const mine = queued.release();
   if (newest == nullptr) state_->threads.post(Turn(state_, mine));
-  // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): the queue owns the job.
+  // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): the turn that runs the job owns it.
 }
 
 }  // namespace weft::rpc

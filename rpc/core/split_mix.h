@@ -1,5 +1,6 @@
 // SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): hashes and
-// random numbers that are equal on every machine, compiler and library.
+// random numbers that are equal on every machine, compiler and library. draw_random(): a seed from the
+// system.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -6,6 +6,7 @@
 #include <weft/rpc/store/store_table.h>
 
 namespace weft::rpc {
+
 struct MemoryStore::State : std::enable_shared_from_this<State> {
   std::shared_ptr<Loop> loop;
   Mutex mutex;
