@@ -92,7 +92,7 @@ AgentCore::AgentCore(Runtime runtime, AgentOptions options)
       memory_(std::make_shared<MemoryPool>(options_.receive_pool)),
       links_(options_.max_handshakes),
       sessions_(
-          std::make_shared<Sessions>(options_, runtime.id_seed, runtime.process,
+          std::make_shared<Sessions>(options_, id(), runtime.id_seed, runtime.process,
                                      [this](const std::shared_ptr<Session>& session, const Error& reason) {
                                        if (const auto self = weak_from_this().lock())
                                          self->end_session(session, reason);

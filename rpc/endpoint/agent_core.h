@@ -14,6 +14,7 @@
 #include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/endpoint/route_table.h>
 #include <weft/rpc/transport/transport.h>
+#include <weft/rpc/wire/protocol.h>
 
 #include <map>
 
@@ -55,7 +56,11 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
 
   // Takes over a new connection. route: the route that dialled; null: the connection was accepted.
   void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
-  // Called on the link's loop when its handshake has succeeded.
+  // The hello of a peer has arrived: counts one more ready link to it, and returns the session with it. null:
+  // the link has no session, or the session has ended. Throws as Sessions::open() does; then nothing changes.
+  std::shared_ptr<Session> admit(const AgentId& peer, const Protocol& protocol, const std::string& identity,
+                                 const ProcessId& process);
+  // Called on the link's loop when its handshake has succeeded, after admit().
   void link_ready(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
                   const HelloInfo& hello);
   // Called on the link's loop when the link has ended. may_return: the peer may still exist and connect

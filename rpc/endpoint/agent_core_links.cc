@@ -23,9 +23,17 @@ void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Ro
   if (ended()) link->close(Error(ErrorKind::shut_down, "this agent has shut down"));
 }
 
+std::shared_ptr<Session> AgentCore::admit(const AgentId& peer, const Protocol& protocol,
+                                          const std::string& identity, const ProcessId& process) {
+  MutexLock lock(peers_mutex_);
+  std::shared_ptr<Session> session;
+  if (peer != id()) session = sessions_->open(peer, identity, process, protocol.has(features::sessions));
+  links_.add_ready(peer);
+  return session;
+}
+
 void AgentCore::link_ready(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
                            const HelloInfo& hello) {
-  const bool has_session = link->protocol().has(features::sessions) && link->peer() != id();
   std::vector<Address> addresses;
   for (const std::string& text : hello.addresses) {
     try {
@@ -37,14 +45,8 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, const std::shared_
     }
   }
   AgentCounters::count(counters().connections_made);
-  std::shared_ptr<Session> session;
-  {
-    MutexLock lock(peers_mutex_);
-    links_.add_ready(link->peer());
-    if (has_session) session = sessions_->open(link->peer(), hello.process);
-  }
   const auto named = routes_.peer_connected(hello.name, hello.addresses, dialled, link->loop());
-  if (has_session) link->join(std::move(session));
+  if (link->protocol().has(features::sessions) && link->peer() != id()) link->join();
   // A name has one incarnation at a time.
   for (const AgentId& peer : sessions_->absent(hello.name))
     lose(peer, Error(ErrorKind::peer_lost, to_string(link->peer()) + " has replaced it"));
@@ -81,9 +83,10 @@ void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_
       absent = sessions_->begin_absence(link->peer(), reason, link->loop());
       gone = !absent;
     }
-    if (gone && link->had_session()) {
+    if (gone) {
       session = sessions_->close(link->peer());
-      gone = session != nullptr;  // if null, the layers have been notified before
+      // If null, the layers have been notified before.
+      if (link->had_session()) gone = session != nullptr;
     }
   }
   if (!ready) {

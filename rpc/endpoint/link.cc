@@ -176,8 +176,9 @@ void Link::on_hello(IncomingMessage& message) {
   if (route_ != nullptr && !Address::looks_like(route_->name()) && hello.name != route_->name())
     return finish(Error(ErrorKind::unavailable,
                         "'" + hello.name + "' was found at the address of '" + route_->name() + "'"));
-  if (const auto gone = core_->links().forgotten({hello.name, hello.incarnation})) return expel(*gone);
-  peer_ = {hello.name, hello.incarnation};
+  const AgentId peer{hello.name, hello.incarnation};
+  if (const auto gone = core_->links().forgotten(peer)) return expel(*gone);
+  if (!admit(peer, hello, identity)) return;
   caller_ = std::make_shared<const Caller>(Caller{peer_, identity, connection_->describe()});
   end_handshake();
   loop()->cancel(std::exchange(handshake_timer_, 0));
@@ -193,6 +194,19 @@ void Link::on_hello(IncomingMessage& message) {
   if (route_ != nullptr)
     lanes_->dial(hello, route_->dialled(),
                  Address::looks_like(route_->name()) ? std::string() : route_->name());
+}
+
+// Other threads read peer_ and session_ once the link is ready, so both are set before.
+bool Link::admit(const AgentId& peer, const HelloInfo& hello, const std::string& identity) {
+  try {
+    session_ = core_->admit(peer, protocol_, identity, hello.process);
+  } catch (const Error& reason) {
+    connection_->send(OutgoingMessage::goodbye(reason));
+    finish(reason);
+    return false;
+  }
+  peer_ = peer;
+  return true;
 }
 
 // Called if the accepted connection is a lane of an existing connection.
@@ -366,6 +380,7 @@ void Link::on_closed(const Error& reason) {
   }
   core_->link_ended(shared_from_this(), route_, Error(kind, reason.what()), may_return);
   const auto cause = core_->cause_of_ends();
+  awaited_ = 0;
   for (auto& [id, asked] : pending_.take_all())
     if (asked.call != nullptr) asked.call->lose(cause, kind, reason.what());
   while (!held_.empty()) held_.pop()->lose(cause, kind, reason.what());

@@ -58,8 +58,7 @@ class WEFT_EXPORT Link final : public Carrier,
     return (frame.flags & frame_flags::resumable) != 0 && in_session() ? session_.get() : nullptr;
   }
   bool had_session() const { return session_ != nullptr; }  // any thread, once ready
-  // Called when the peer's hello has arrived. session: null if the session with this incarnation has ended.
-  void join(std::shared_ptr<Session> session);
+  void join();           // called when the peer's hello has arrived: states this side's count
   void begin_session();  // sends the session's frames over this link, unless the session uses another link
   void transmit();       // sends the session's next frames, if the session uses this link
   static void transmit_soon(const std::shared_ptr<Link>& link);  // transmit() on the link's loop; any thread
@@ -98,9 +97,7 @@ class WEFT_EXPORT Link final : public Carrier,
   std::uint64_t id_seed() const { return incoming_.seed(); }  // the seed of both IdMaps; secret
 
   void on_frame(InboundFrame&& frame) override;
-  bool awaits(const Prefix& reply) override {
-    return pending_.contains(reply.call_id) || (session_ != nullptr && session_->awaits(reply.call_id));
-  }
+  bool awaits(const Prefix& reply) override;
   void on_skipped(const Prefix& message) override;
   void on_closed(const Error& reason) override;
 
@@ -120,6 +117,7 @@ class WEFT_EXPORT Link final : public Carrier,
   };
 
   void on_hello(IncomingMessage& message);
+  bool admit(const AgentId& peer, const HelloInfo& hello, const std::string& identity);
   void end_handshake();
   void become_lane();  // turns this connection into a lane of another link, if the hello was sent
   void on_request(std::shared_ptr<IncomingMessage> message, bool admitted);
@@ -171,7 +169,9 @@ class WEFT_EXPORT Link final : public Carrier,
     std::shared_ptr<PendingCall> call;   // null: the call has ended, but its credit is still in use
     std::uint64_t calls = 0, bytes = 0;  // the credit that the call uses
   };
+  std::optional<Asked> take(std::uint64_t call_id);  // removes the call from pending_
   IdMap<Asked> pending_;
+  std::atomic<std::size_t> awaited_{0};      // the size of pending_, for other loops
   CreditWindow window_;                      // for the requests of this side
   Fifo<std::shared_ptr<PendingCall>> held_;  // calls that wait for credit
   std::atomic<std::uint64_t> sent_{0}, received_{0};
@@ -183,7 +183,9 @@ class WEFT_EXPORT Link final : public Carrier,
   } unanswered_;
   CreditReturns returns_;
   std::shared_ptr<Session> session_;  // constant once ready
-  bool counted_ = false;              // the peer has stated how many resumable frames it has accepted
+  // counted_: the number of resumable frames that the peer has accepted is known. stated_: the peer has
+  // stated it over this link.
+  bool counted_ = false, stated_ = false;
   // The number of the next resumable frame that will arrive over this link.
   std::uint64_t expected_ = 0;
   // The number that the peer expects for the next resumable frame that is sent.

@@ -3,6 +3,8 @@
 
 #include <weft/rpc/endpoint/agent_core.h>
 
+#include <algorithm>
+
 namespace weft::rpc {
 void Link::send(const std::shared_ptr<PendingCall>& call) {
   if (call->finished()) return;
@@ -96,6 +98,7 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
         return close(Error(ErrorKind::resource_exhausted, "the peer does not acknowledge notifications: " +
                                                               std::to_string(session->kept_bytes()) +
                                                               " bytes are kept (Limits::in_flight)"));
+      case Session::Keep::too_many_absent:  // only of an answer
       case Session::Keep::over:
         if (!call->upkeep()) window_.give_back(1, bytes);
         return;
@@ -106,11 +109,12 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
   const bool charged = !call->upkeep();
   if (charged) window_.use(bytes);
   pending_.insert(call->id(), {call, charged ? 1U : 0U, charged ? bytes : 0});
+  awaited_ = pending_.size();
   if (call->notify()) {
     frame->sent = [weak = weak_from_this(), call, first = std::move(frame->sent)]() mutable {
       if (first) first();
       // The peer sends no reply, and returns the credit later.
-      if (const auto link = weak.lock()) link->pending_.take(call->id());
+      if (const auto link = weak.lock()) link->take(call->id());
       call->finish(PendingCall::Reply{});
     };
   }
@@ -140,7 +144,25 @@ void Link::cancel(std::uint64_t call_id) {
   connection_->send(OutgoingMessage::plain(FrameKind::cancel, call_id));
 }
 
+std::optional<Link::Asked> Link::take(std::uint64_t call_id) {
+  auto asked = pending_.take(call_id);
+  awaited_ = pending_.size();
+  return asked;
+}
+
+// A reply with an RRef is resumable even if its call was not. It then arrives over the link that the session
+// uses, and the call may wait in another link. The number of its calls is all that this loop can read.
+bool Link::awaits(const Prefix& reply) {
+  if (pending_.contains(reply.call_id)) return true;
+  if (session_ == nullptr) return false;
+  if (session_->awaits(reply.call_id)) return true;
+  if ((reply.flags & frame_flags::resumable) == 0) return false;
+  const auto links = core_->links().to(peer_);
+  return std::any_of(links.begin(), links.end(), [](const auto& link) { return link->awaited_ != 0; });
+}
+
 void Link::fail_pending(const Error& error) {
+  awaited_ = 0;
   for (auto& [id, asked] : pending_.take_all()) {
     window_.give_back(asked.calls, asked.bytes);
     if (asked.call != nullptr) asked.call->fail(error);
@@ -169,7 +191,7 @@ void Link::on_reply(std::shared_ptr<IncomingMessage> message) {
 }
 
 bool Link::finish_call(std::uint64_t call_id, std::shared_ptr<IncomingMessage>&& answer) {
-  const auto asked = pending_.take(call_id);
+  const auto asked = take(call_id);
   if (!asked) return false;
   window_.give_back(asked->calls, asked->bytes);
   if (asked->call != nullptr) asked->call->finish(std::move(answer));

@@ -187,6 +187,11 @@ void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&&
       if (call != nullptr && call->expected_next == link.expected_) link.unacknowledged_ = {};
       auto kept = link.session_->answer(call_id, std::move(reply), link.ended_ ? nullptr : &link);
       if (kept.next) link.transmit(std::move(*kept.next));
+      if (kept.keep == Session::Keep::too_many_absent)
+        link.core_->lose(link.peer_,
+                         Error(ErrorKind::peer_lost,
+                               link.peer_.name + " is absent, and the replies that are kept for it exceed "
+                                                 "Limits::in_flight or in_flight_total"));
       if (kept.keep == Session::Keep::too_many)
         link.close(Error(ErrorKind::resource_exhausted, "the peer does not acknowledge its replies: " +
                                                             std::to_string(link.session_->kept_bytes()) +

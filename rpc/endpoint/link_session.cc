@@ -18,8 +18,7 @@ constexpr auto acknowledge_after = std::chrono::milliseconds{20};
 
 }  // namespace
 
-void Link::join(std::shared_ptr<Session> session) {
-  session_ = std::move(session);
+void Link::join() {
   connection_->send(OutgoingMessage::plain(FrameKind::received,
                                            session_ != nullptr ? session_->accepted() : Session::over));
   if (session_ == nullptr || !session_->fresh()) return;
@@ -33,9 +32,16 @@ void Link::on_received(std::uint64_t count) {
   if (session_ == nullptr) return;  // the peer has been notified
   if (count == Session::over)
     return core_->lose(peer_, Error(ErrorKind::lease_lost, peer_.name + " declared this agent gone"));
-  if (!session_->acknowledged(count))
-    throw Error(ErrorKind::protocol_error,
-                "bad frame: it acknowledges " + std::to_string(count) + " frames, more than were sent");
+  const bool first = !std::exchange(stated_, true);
+  if (!session_->acknowledged(count)) {
+    if (!first)
+      throw Error(ErrorKind::protocol_error,
+                  "bad frame: it acknowledges " + std::to_string(count) + " frames, more than were sent");
+    // The peer continues a session that this agent has ended and forgotten (RecentMap).
+    connection_->send(OutgoingMessage::plain(FrameKind::received, Session::over));
+    return core_->lose(peer_,
+                       Error(ErrorKind::peer_lost, peer_.name + " was gone, and its session has ended"));
+  }
   if (!std::exchange(counted_, true)) begin_session();
 }
 

@@ -136,8 +136,10 @@ struct AgentOptions {
 struct Runtime {
   std::vector<std::shared_ptr<Loop>> loops;  // at least one
   std::shared_ptr<Executor> handlers;
-  std::uint64_t incarnation = 0;  // unique among the incarnations of this name; never 0
-  std::uint64_t id_seed = 0;      // random and secret (rpc/core/id_map.h); repeatable in a simulation
+  // Random: unique among the incarnations of all agents, because ids contain only the incarnation. Never 0. A
+  // peer that knows the incarnation under another name refuses the connection.
+  std::uint64_t incarnation = 0;
+  std::uint64_t id_seed = 0;  // random and secret (rpc/core/id_map.h); repeatable in a simulation
   std::vector<std::shared_ptr<Transport>> transports;
   ProcessId process;  // the agent's process, which peers on this host may watch
 };

@@ -67,7 +67,9 @@ Future<AgentId> Peer::ready() const {
   start(std::move(call),
         [promise = std::move(promise), route = route_](const Result<PendingCall::Reply>& reply) mutable {
           if (!reply.ok()) return promise.fail(reply.error());
-          promise.complete(AgentId(*route->identity()));
+          if (const auto peer = route->identity()) return promise.complete(AgentId(*peer));
+          promise.fail(std::make_exception_ptr(
+              Error(ErrorKind::peer_lost, route->peer_name() + ": the incarnation that replied is gone")));
         });
   return future;
 }

@@ -7,15 +7,18 @@
 
 namespace weft::rpc {
 
-Session::Session(AgentId peer, std::uint64_t id_seed, std::uint64_t max_kept)
+Session::Session(AgentId peer, std::uint64_t id_seed, std::uint64_t max_kept,
+                 std::shared_ptr<std::atomic<std::uint64_t>> kept_total, std::uint64_t max_kept_total)
     : peer_(std::move(peer)),
       id_seed_(id_seed),
       max_kept_(max_kept),
+      kept_total_(std::move(kept_total)),
+      max_kept_total_(max_kept_total),
       unsent_(kept_.end()),
       asked_(id_seed),
       serving_(id_seed) {}
 
-Session::~Session() = default;
+Session::~Session() { *kept_total_ -= kept_bytes_; }
 
 bool Session::used() const {
   MutexLock lock(mutex_);
@@ -54,7 +57,10 @@ std::shared_ptr<PendingCall> Session::next_call(const Link& link) {
 }
 
 std::uint64_t Session::keep(Frame&& frame) {
-  if (frame.is_bounded()) kept_bytes_ += frame.bytes;
+  if (frame.is_bounded()) {
+    kept_bytes_ += frame.bytes;
+    *kept_total_ += frame.bytes;
+  }
   kept_.push_back(std::move(frame));
   if (unsent_ == kept_.end()) --unsent_;
   return end_of_kept() - 1;
@@ -92,7 +98,9 @@ Session::Kept Session::answer(std::uint64_t call_id, OutboundFrame&& frame, cons
     if (ended_) return {Keep::over};
     keep({.frame = std::move(frame), .call_id = call_id, .bytes = bytes, .kind = FrameKind::reply});
     kept.next = next_if_last(link);
-    if (kept_bytes_ > max_kept_ && kept_bytes_ > bytes) kept.keep = Keep::too_many;
+    const bool absent = in_use_ == nullptr;
+    if (kept_bytes_ > bytes && (kept_bytes_ > max_kept_ || (absent && *kept_total_ > max_kept_total_)))
+      kept.keep = absent ? Keep::too_many_absent : Keep::too_many;
     if (!kept.next) other = link_.lock();
   }
   if (other != nullptr) Link::transmit_soon(other);
@@ -134,7 +142,10 @@ std::optional<Session::Next> Session::next(const Link& link) {
 void Session::drop_until(std::uint64_t count, std::list<Frame>& dropped) {
   for (; first_ < count && !kept_.empty(); ++first_) {
     const auto first = kept_.begin();
-    if (first->is_bounded()) kept_bytes_ -= first->bytes;
+    if (first->is_bounded()) {
+      kept_bytes_ -= first->bytes;
+      *kept_total_ -= first->bytes;
+    }
     if (unsent_ == first) ++unsent_;
     dropped.splice(dropped.end(), kept_, first);
   }
@@ -268,9 +279,11 @@ std::optional<std::vector<std::uint64_t>> Session::use(const std::shared_ptr<Lin
 
 void Session::leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> held) {
   std::shared_ptr<Link> successor;
+  std::optional<Error> ended;
   {
     MutexLock lock(mutex_);
-    for (; !held.empty(); held.pop_back()) waiting_.push_front(std::move(held.back()));
+    ended = ended_;
+    for (; !ended && !held.empty(); held.pop_back()) waiting_.push_front(std::move(held.back()));
     std::erase_if(others_, [&](const auto& weak) {
       const auto other = weak.lock();
       return other == nullptr || other.get() == &link;
@@ -287,6 +300,7 @@ void Session::leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> 
       }
     }
   }
+  for (const auto& call : held) call->lose(ended->kind(), ended->what());
   if (successor != nullptr) successor->loop()->post([successor] { successor->begin_session(); });
 }
 
@@ -306,6 +320,7 @@ void Session::end(const Error& reason, const std::optional<Error>& cause) {
     serving = serving_.take_all();
     waiting = std::exchange(waiting_, {});
     kept.swap(kept_);
+    *kept_total_ -= std::exchange(kept_bytes_, 0);
     unsent_ = kept_.end();
     link_.reset();
     in_use_ = nullptr;

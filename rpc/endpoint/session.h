@@ -31,8 +31,13 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
  public:
   static constexpr std::uint64_t over = ~std::uint64_t{0};  // in place of a count: the session has ended
 
-  // max_kept: bytes of answers and notifications that may wait for their acknowledgement.
-  Session(AgentId peer, std::uint64_t id_seed, std::uint64_t max_kept);
+  // max_kept: bytes of answers and notifications that may wait for their acknowledgement. kept_total: these
+  // bytes of all sessions of the agent. If it exceeds max_kept_total, a session without a link keeps no more
+  // answers.
+  Session(AgentId peer, std::uint64_t id_seed, std::uint64_t max_kept,
+          std::shared_ptr<std::atomic<std::uint64_t>> kept_total =
+              std::make_shared<std::atomic<std::uint64_t>>(0),
+          std::uint64_t max_kept_total = ~std::uint64_t{0});
   ~Session();
 
   const AgentId& peer() const { return peer_; }  // constant
@@ -61,8 +66,8 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
     bool counts = false;  // true: a request that Link::requests_sent() counts
   };
   // over: the session has ended. too_many: too many bytes of answers and notifications are not acknowledged;
-  // close the link.
-  enum class Keep : std::uint8_t { yes, too_many, over };
+  // close the link. too_many_absent: the same without a link; end the session.
+  enum class Keep : std::uint8_t { yes, too_many, too_many_absent, over };
   // The result of passing a frame to the session.
   struct Kept {
     Keep keep = Keep::yes;
@@ -107,7 +112,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   // link is in use, this link may replace it later.
   std::optional<std::vector<std::uint64_t>> use(const std::shared_ptr<Link>& link);
   // The link has ended. held: calls that waited for its credit. If the session has another link, that link
-  // replaces it.
+  // replaces it. If the session has ended, these calls fail.
   void leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> held);
 
   // --- Its end ---
@@ -143,6 +148,8 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   const AgentId peer_;
   const std::uint64_t id_seed_;
   const std::uint64_t max_kept_;
+  const std::shared_ptr<std::atomic<std::uint64_t>> kept_total_;
+  const std::uint64_t max_kept_total_;
 
   // Locked during a delivery; lock it before mutex_. Not an rpc::Mutex, because turn() returns its lock.
   std::mutex turn_;

@@ -1,6 +1,7 @@
 #include <weft/rpc/endpoint/sessions.h>
 
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/core/recent_map.h>
 
 #include <asio/posix/stream_descriptor.hpp>
 
@@ -12,10 +13,22 @@
 namespace weft::rpc {
 namespace {
 
-// Limits of the memory that peers with invented names can use.
-constexpr std::size_t max_absent_unused = 1024, max_over_unused = 4096;
+// Limits of the memory that peers with invented names can use. Peers that never used their session have
+// their own limits, because they cost least to invent. A peer beyond a limit counts as gone at once. The
+// absent peers of a healthy agent are at most the peers of a job that it loses within the heartbeat's
+// timeout, for example by a partition.
+constexpr std::size_t max_absent_used = 16384, max_absent_unused = 1024, max_over_unused = 4096;
 // More bytes than a healthy peer leaves unacknowledged (link_session.cc).
 constexpr std::uint64_t min_kept = std::uint64_t{8} << 20;
+
+// Whether a peer that proves the identity `now` may be the peer that proved `before`. A certificate proves
+// one agent. The secret of a job may be replaced while the job runs. Without credentials, the same peer
+// proves its user over a Unix socket or shared memory, and nothing over TCP.
+bool may_be_the_same(const std::string& before, const std::string& now) {
+  if (before == now || before.empty()) return true;
+  if (before.starts_with("uid:")) return now.empty();
+  return before.starts_with("psk:") && !now.empty();
+}
 
 }  // namespace
 
@@ -85,35 +98,55 @@ class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
   std::optional<asio::posix::stream_descriptor> process_;
 };
 
-Sessions::Sessions(const AgentOptions& options, std::uint64_t id_seed, ProcessId own, Gone gone)
+Sessions::Sessions(const AgentOptions& options, AgentId self, std::uint64_t id_seed, ProcessId own, Gone gone)
     : timeout_(options.heartbeat.timeout),
+      self_(std::move(self)),
       id_seed_(id_seed),
       max_kept_(std::max(options.limits.in_flight, min_kept)),
+      max_kept_total_(std::max(options.limits.in_flight_total, min_kept)),
+      kept_total_(std::make_shared<std::atomic<std::uint64_t>>(0)),
       own_(own),
       gone_(std::move(gone)) {}
 
 Sessions::~Sessions() = default;
 
-std::shared_ptr<Session> Sessions::open(const AgentId& life, const ProcessId& process) {
+std::shared_ptr<Session> Sessions::open(const AgentId& life, const std::string& identity,
+                                        const ProcessId& process, bool resumable) {
   MutexLock lock(mutex_);
-  if (over_.contains(life.incarnation)) return nullptr;
-  Entry& entry = entries_[life];
-  if (entry.session == nullptr) entry.session = std::make_shared<Session>(life, id_seed_, max_kept_);
+  const auto known = names_.find(life.incarnation);
+  const std::string* owner = life.incarnation == self_.incarnation ? &self_.name
+                             : known != names_.end()               ? &known->second
+                                                                   : nullptr;
+  if (owner != nullptr && *owner != life.name)
+    throw Error(ErrorKind::permission_denied, "'" + life.name + "' states the incarnation of '" + *owner +
+                                                  "', expected an incarnation of its own");
+  if (is_over(life)) return nullptr;
+  const auto [place, is_new] = entries_.try_emplace(life);
+  Entry& entry = place->second;
+  if (!is_new && !may_be_the_same(entry.identity, identity))
+    throw Error(ErrorKind::permission_denied,
+                to_string(life) + " has proved the identity '" + entry.identity + "', but now proves " +
+                    (identity.empty() ? "none" : "'" + identity + "'") + ", expected the same identity");
+  if (is_new) names_.emplace(life.incarnation, life.name);
+  if (is_new || !identity.empty()) entry.identity = identity;
+  if (entry.session == nullptr && resumable)
+    entry.session = std::make_shared<Session>(life, id_seed_, max_kept_, kept_total_, max_kept_total_);
   entry.process = process;
   end_absence(entry);
-  return entry.session;
+  return resumable ? entry.session : nullptr;
 }
 
 bool Sessions::begin_absence(const AgentId& life, const Error& reason, const std::shared_ptr<Loop>& loop) {
   MutexLock lock(mutex_);
   const auto found = entries_.find(life);
-  if (found == entries_.end() || timeout_.count() <= 0) return false;
+  if (found == entries_.end() || found->second.session == nullptr || timeout_.count() <= 0) return false;
   Entry& entry = found->second;
-  if (!entry.session->used()) {
-    if (absent_unused_ == max_absent_unused) return false;
-    ++absent_unused_;
-    entry.counted = true;
-  }
+  const bool used = entry.session->used();
+  std::size_t& number = used ? absent_used_ : absent_unused_;
+  if (number == (used ? max_absent_used : max_absent_unused)) return false;
+  if (*kept_total_ > max_kept_total_ && entry.session->kept_bytes() != 0) return false;
+  ++number;
+  entry.counted_in = &number;
   entry.absence = std::make_shared<Absence>(weak_from_this(), life, loop, reason.what());
   const bool watched = entry.process.is_on_host_of(own_) && entry.process.number != own_.number;
   entry.absence->begin(timeout_, watched ? std::optional(entry.process) : std::nullopt);
@@ -130,19 +163,37 @@ std::shared_ptr<Session> Sessions::remove(std::map<AgentId, Entry>::iterator fou
   Entry entry = std::move(found->second);
   end_absence(entry);
   const std::uint64_t incarnation = found->first.incarnation;
-  over_.insert(incarnation);
-  if (!entry.session->used()) over_unused_.push_back(incarnation);
-  if (over_unused_.size() > max_over_unused) {
-    over_.erase(over_unused_.front());
-    over_unused_.pop_front();
-  }
   entries_.erase(found);
+  if (entry.session == nullptr) {
+    names_.erase(incarnation);
+    return nullptr;
+  }
+  const bool used = entry.session->used();
+  auto& over = used ? over_used_ : over_unused_;
+  over.push_back(incarnation);
+  if (over.size() > (used ? max_lost_remembered : max_over_unused)) {
+    names_.erase(over.front());
+    over.pop_front();
+  }
   return entry.session;
+}
+
+// An incarnation that is known, but neither connected nor absent, is gone.
+bool Sessions::is_over(const AgentId& life) const {
+  const auto known = names_.find(life.incarnation);
+  return known != names_.end() && known->second == life.name && !entries_.contains(life);
+}
+
+std::optional<AgentId> Sessions::agent_of(std::uint64_t incarnation) const {
+  if (incarnation == self_.incarnation) return self_;
+  MutexLock lock(mutex_);
+  const auto known = names_.find(incarnation);
+  return known == names_.end() ? std::nullopt : std::optional(AgentId{known->second, incarnation});
 }
 
 void Sessions::end_absence(Entry& entry) {
   if (const auto absence = std::exchange(entry.absence, nullptr)) absence->finish();
-  if (std::exchange(entry.counted, false)) --absent_unused_;
+  if (auto* number = std::exchange(entry.counted_in, nullptr)) --*number;
 }
 
 void Sessions::give_up(const AgentId& life, const Absence& absence, const Error& reason) {
@@ -171,7 +222,7 @@ bool Sessions::is_absent(const AgentId& life) const {
 
 bool Sessions::is_gone(const AgentId& life) const {
   MutexLock lock(mutex_);
-  return over_.contains(life.incarnation);
+  return is_over(life);
 }
 
 std::vector<AgentId> Sessions::absent(const std::string& name) const {
@@ -196,7 +247,8 @@ std::vector<std::shared_ptr<Session>> Sessions::all() const {
   std::vector<std::shared_ptr<Session>> sessions;
   MutexLock lock(mutex_);
   sessions.reserve(entries_.size());
-  for (const auto& [life, entry] : entries_) sessions.push_back(entry.session);
+  for (const auto& [life, entry] : entries_)
+    if (entry.session != nullptr) sessions.push_back(entry.session);
   return sessions;
 }
 
@@ -205,7 +257,7 @@ std::vector<std::shared_ptr<Session>> Sessions::close_all() {
   MutexLock lock(mutex_);
   for (auto& [life, entry] : entries_) {
     end_absence(entry);
-    sessions.push_back(entry.session);
+    if (entry.session != nullptr) sessions.push_back(entry.session);
   }
   entries_.clear();
   return sessions;

@@ -2,6 +2,7 @@
 // (docs/internals/wire_protocol.md, "Sessions").
 #include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/session.h>
+#include <weft/rpc/endpoint/sessions.h>
 
 #include "tests/support/cluster.h"
 #include "tests/support/raw_peer.h"
@@ -293,6 +294,14 @@ TEST_F(SessionWire, FramesThatAreAcknowledgedBeforeTheirRepetitionAreOmitted) {
   EXPECT_FALSE(session->next(*link));
   EXPECT_FALSE(session->acknowledged(4)) << "more than there are";
   session->end(Error(ErrorKind::peer_lost, "the test has ended"));
+}
+
+// The peer has accepted frames of a session that this agent has ended, and that it no longer remembers.
+TEST_F(SessionWire, ASessionThatThisAgentHasForgottenEnds) {
+  Connection peer(agent_, 5);
+  EXPECT_EQ(peer.agents_count, 0U);
+  peer.expect(FrameKind::received, Session::over);
+  eventually("the peer counts as gone", [&] { return agent_.core()->sessions().is_gone({"hand", 7}); });
 }
 
 }  // namespace
