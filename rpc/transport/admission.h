@@ -56,8 +56,9 @@ class WEFT_EXPORT Admission final : public std::enable_shared_from_this<Admissio
   const std::uint64_t total_;
   const std::chrono::nanoseconds timeout_;
   std::atomic<std::uint64_t> bytes_{0};
-  std::atomic<std::uint64_t> large_frames_{0};  // increases only with mutex_ locked
-  std::atomic<bool> awaited_{false};            // waiting_ is not empty; written with mutex_ locked
+  // charge() increases it with mutex_ locked, so that it admits only one frame because no other is charged.
+  std::atomic<std::uint64_t> large_frames_{0};
+  std::atomic<bool> awaited_{false};  // waiting_ is not empty; written with mutex_ locked
   mutable Mutex mutex_;
   std::deque<std::weak_ptr<Waiter>> waiting_ WEFT_GUARDED_BY(mutex_);
   std::size_t prune_at_ WEFT_GUARDED_BY(mutex_) = 16;
