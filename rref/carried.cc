@@ -95,7 +95,7 @@ std::uint64_t Carried::add(rpc::OutgoingMessage& message, const ReferencePtr& re
       layer_->transit_[transit] = reference;
       return protocol::Handover{reference->id(), {}, reference->owner(), {}, true};
     }
-    if (!layer_->gone_.contains(destination->incarnation)) {
+    if (!layer_->owned_.is_dropped(*destination)) {
       if (!reference->is_owner()) {
         if (const auto child = layer_->used_.hand_over(*reference->fork(), *destination)) return *child;
         return layer_->fault_of(*reference);

@@ -202,7 +202,7 @@ RRefLayer::Received RRefLayer::receive(const RRefSection& section, const rpc::Ag
           reference = std::make_shared<Reference>(shared_from_this(), handover.rref, std::nullopt, self_);
       } else {
         if (auto told = addresses_in(section.owner_addresses[i]);
-            !told.empty() && !gone_.contains(handover.owner.incarnation))
+            !told.empty() && !owned_.is_dropped(handover.owner))
           addresses_.try_emplace(handover.owner, std::move(told));
         why = used_.receive(from, handover, out);
         if (why == protocol::Fault::none)

@@ -298,7 +298,7 @@ void RRefLayer::wake(const ForkId& fork, const std::exception_ptr& error) {
 void RRefLayer::connection_made(const rpc::AgentId& peer) {
   {
     rpc::MutexLock lock(mutex_);
-    if (!gone_.contains(peer.incarnation)) return;
+    if (!owned_.is_dropped(peer)) return;
   }
   tell_taken_for_gone(peer);
 }
@@ -308,18 +308,17 @@ void RRefLayer::connection_made(const rpc::AgentId& peer) {
 void RRefLayer::connection_gone(std::uint64_t, const rpc::AgentId& peer, const rpc::Error&) {
   if (core_->sessions().find(peer) != nullptr) return;
   act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) {
-    if (ended_ || gone_.contains(peer.incarnation)) return;
+    if (ended_ || owned_.is_dropped(peer)) return;
     owned_.connection_ended(peer, out);
     used_.connection_ended(peer, out);
   });
 }
 
 void RRefLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
-  if (peer.incarnation == self_.incarnation) return;
+  if (peer == self_) return;
   act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) {
-    if (ended_ || !gone_.insert(peer.incarnation).second) return;
+    if (ended_ || !owned_.drop_agent(peer, out)) return;
     addresses_.erase(peer);
-    owned_.drop_agent(peer, out);
     // The peer continues without this agent, which it considered dead.
     if (reason.kind() == rpc::ErrorKind::lease_lost) used_.lease_lost(peer, out);
     used_.agent_lost(peer, out);

@@ -156,7 +156,6 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   protocol::OwnerTable owned_ WEFT_GUARDED_BY(mutex_);
   protocol::UserTable used_ WEFT_GUARDED_BY(mutex_);
   std::map<ForkId, std::vector<Waiter>> confirmations_ WEFT_GUARDED_BY(mutex_);
-  std::set<std::uint64_t> gone_ WEFT_GUARDED_BY(mutex_);  // the incarnations of lost agents
   // The addresses of owners, from the agents that handed their RRefs over.
   std::map<rpc::AgentId, std::vector<std::string>> addresses_ WEFT_GUARDED_BY(mutex_);
   // The references within calls from this agent to itself.

@@ -5,6 +5,7 @@
 // after it. Thread-safety: none.
 #pragma once
 
+#include <weft/rpc/core/agent_id.h>
 #include <weft/rref/protocol/ids.h>
 
 #include <algorithm>
@@ -20,7 +21,7 @@ enum class Transit : std::uint8_t { arrived, in_transit, probing };
 // A fork, as its owner sees it.
 struct Fork {
   ForkId id;
-  std::uint64_t user = 0;  // the user's incarnation
+  const rpc::AgentId* user = nullptr;  // the owner's table has one AgentId for each user
   Transit transit = Transit::arrived;
 };
 
@@ -45,8 +46,8 @@ class Forks {
   // `fork`: a pointer that find() returned.
   void erase(const Fork* fork) { forks_.erase(forks_.begin() + (fork - forks_.data())); }
   // Removes all forks of a user, and returns their number.
-  std::size_t erase_of(std::uint64_t user) {
-    return std::erase_if(forks_, [&](const Fork& fork) { return fork.user == user; });
+  std::size_t erase_of(const rpc::AgentId& user) {
+    return std::erase_if(forks_, [&](const Fork& fork) { return *fork.user == user; });
   }
 
  private:

@@ -38,4 +38,8 @@ void NumberSet::insert_below(std::uint64_t number) {
   ranges_.emplace(0, last);
 }
 
+void NumberSet::keep_latest(std::size_t ranges) {
+  while (ranges_.size() > ranges) ranges_.erase(ranges_.begin());
+}
+
 }  // namespace weft::rref::protocol

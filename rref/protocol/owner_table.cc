@@ -8,23 +8,22 @@ OwnerTable::OwnerTable(rpc::AgentId self) : self_(std::move(self)) {}
 
 // --- Small steps ---
 
-OwnerTable::Peer& OwnerTable::watch(const rpc::AgentId& agent, Actions& out) {
-  auto [peer, is_new] = peers_.try_emplace(agent.incarnation);
-  if (is_new) peer->second.id = agent;
-  if (is_new && agent.incarnation != self_.incarnation) out.push_back(WatchAgent{agent});
-  return peer->second;
+OwnerTable::Peers::value_type& OwnerTable::watch(const rpc::AgentId& agent, Actions& out) {
+  auto [peer, is_new] = peers_.try_emplace(agent);
+  if (is_new && agent != self_) out.push_back(WatchAgent{agent});
+  return *peer;
 }
 
-// Settles the birth of the fork. Returns false if the birth was settled before. All births of an unwatched
-// agent are settled, because that agent was dropped.
-bool OwnerTable::settle(const ForkId& fork) {
-  auto peer = peers_.find(fork.origin);
+// Settles the birth of the fork by `maker`. Returns false if the birth was settled before. All births of an
+// unwatched agent are settled, because that agent was dropped.
+bool OwnerTable::settle(const rpc::AgentId& maker, const ForkId& fork) {
+  auto peer = peers_.find(maker);
   return peer != peers_.end() && peer->second.births.insert(fork.number - birth_base(self_.incarnation));
 }
 
-bool OwnerTable::may_still_be_created(const RRefId& rref) const {
-  if (rref.origin == self_.incarnation || fenced(rref.origin)) return false;
-  auto peer = peers_.find(rref.origin);
+bool OwnerTable::may_still_be_created(const RRefId& rref, const rpc::AgentId& creator) const {
+  if (creator.incarnation != rref.origin || creator == self_ || is_dropped(creator)) return false;
+  auto peer = peers_.find(creator);
   return peer == peers_.end() || !peer->second.births.contains(rref.number - birth_base(self_.incarnation));
 }
 
@@ -49,7 +48,7 @@ OwnerTable::Object& OwnerTable::known(const RRefId& rref) {
 OwnerTable::Object* OwnerTable::find_or_expect(const RRefId& rref, const rpc::AgentId& creator,
                                                Actions& out) {
   if (Object* object = find(rref)) return object;
-  if (creator.incarnation != rref.origin || !may_still_be_created(rref)) return nullptr;
+  if (!may_still_be_created(rref, creator)) return nullptr;
   watch(creator, out);  // the death of the creator, like a fence, ends the expectation
   return &add(rref, creator);
 }
@@ -60,8 +59,8 @@ OwnerTable::Object& OwnerTable::add(const RRefId& rref, const rpc::AgentId& crea
   return object;
 }
 
-void OwnerTable::describe(Object& object, ObjectInfo info) {
-  Kind kind{object.kind->first.creator, std::move(info.type), std::move(info.site)};
+void OwnerTable::describe(Object& object, const rpc::AgentId& creator, ObjectInfo info) {
+  Kind kind{creator, std::move(info.type), std::move(info.site)};
   forget_kind(object);
   set_kind(object, std::move(kind));
   object.made = info.made;
@@ -87,7 +86,7 @@ void OwnerTable::fail(const RRefId& rref, Object& object, const std::string& fai
   std::string& text = failures_[rref];
   text = failure.empty() ? "the creation failed" : failure;
   for (const Fork& fork : object.forks)
-    out.push_back(Send<CreationFailed>{user_of(fork), {rref, fork.id, text}});
+    out.push_back(Send<CreationFailed>{*fork.user, {rref, fork.id, text}});
   if (object.holds > 0) out.push_back(ObjectFailed{rref, text});
 }
 
@@ -108,7 +107,7 @@ void OwnerTable::collect(const RRefId& rref, Actions& out) {
 RRefId OwnerTable::create_local(ObjectInfo info, ObjectState state) {
   const RRefId rref{self_.incarnation, birth_base(self_.incarnation) + next_local_++};
   Object& object = add(rref, self_);
-  describe(object, std::move(info));
+  describe(object, self_, std::move(info));
   object.state = state;
   object.holds = 1;
   return rref;
@@ -116,14 +115,18 @@ RRefId OwnerTable::create_local(ObjectInfo info, ObjectState state) {
 
 Standing OwnerTable::begin_create(const rpc::AgentId& creator, const RRefId& rref, ObjectInfo info,
                                   Actions& out) {
-  if (fenced(creator.incarnation)) return {Verdict::lease_lost, {}};
+  if (is_dropped(creator)) return {Verdict::lease_lost, {}};
   if (rref.origin != creator.incarnation) return {Verdict::ended, {}};
-  watch(creator, out);
-  if (!settle(creators_fork(rref))) return {Verdict::ended, {}};  // a duplicate, or fenced meanwhile
-  Object& object = add(rref, creator);                            // possibly expected, with forks and holds
-  describe(object, std::move(info));
+  const rpc::AgentId& user = watch(creator, out).first;
+  if (!settle(creator, creators_fork(rref))) return {Verdict::ended, {}};  // a duplicate, or fenced meanwhile
+  // Possibly expected, with forks and holds. An object that exists belongs to an earlier agent that had the
+  // same incarnation.
+  const Object* other = find(rref);
+  if (other != nullptr && other->state != ObjectState::expected) return {Verdict::ended, {}};
+  Object& object = add(rref, creator);
+  describe(object, creator, std::move(info));
   object.state = ObjectState::creating;
-  object.forks.add({creators_fork(rref), creator.incarnation});
+  if (!object.forks.contains(creators_fork(rref))) object.forks.add({creators_fork(rref), &user});
   return {};
 }
 
@@ -165,7 +168,7 @@ Access OwnerTable::acquire(const RRefId& rref, const rpc::AgentId& creator, Acti
 }
 
 Access OwnerTable::begin_request(const rpc::AgentId& from, const Handover& target, Actions& out) {
-  if (fenced(from.incarnation)) return Access::lease_lost;
+  if (is_dropped(from)) return Access::lease_lost;
   return acquire(target.rref, target.creator, out);
 }
 
@@ -173,14 +176,14 @@ Access OwnerTable::begin_request(const rpc::AgentId& from, const Handover& targe
 // function settles that birth.
 Access OwnerTable::receive(const rpc::AgentId& from, const Handover& handover, Actions& out) {
   if (handover.fork.origin != from.incarnation) return Access::gone;
-  if (fenced(from.incarnation)) {
+  if (is_dropped(from)) {
     // The sender then asks about the fork, and learns that it was dropped.
     out.push_back(Send<ChildSettled>{from, {handover.fork, false}});
     return Access::lease_lost;
   }
   watch(from, out);
   out.push_back(Send<ChildSettled>{from, {handover.fork, true}});
-  if (!settle(handover.fork)) return Access::gone;  // a duplicate, or fenced meanwhile
+  if (!settle(from, handover.fork)) return Access::gone;  // a duplicate, or fenced meanwhile
   return acquire(handover.rref, handover.creator, out);
 }
 
@@ -188,9 +191,11 @@ Access OwnerTable::receive(const rpc::AgentId& from, const Handover& handover, A
 
 std::optional<Handover> OwnerTable::lend(const RRefId& rref, const rpc::AgentId& user, Actions& out) {
   Object& object = known(rref);
-  if (fenced(user.incarnation)) return std::nullopt;
-  const ForkId fork{self_.incarnation, lend_base(user.incarnation) + watch(user, out).next_lend++};
-  object.forks.add({fork, user.incarnation, Transit::in_transit});
+  if (is_dropped(user)) return std::nullopt;
+  auto& [id, peer] = watch(user, out);
+  const ForkId fork{self_.incarnation, lend_base(user.incarnation) + peer.next_lend++};
+  if (object.forks.contains(fork)) return std::nullopt;  // lent to another agent with the same incarnation
+  object.forks.add({fork, &id, Transit::in_transit});
   return Handover{rref, fork, self_, object.kind->first.creator, object.state == ObjectState::live};
 }
 
@@ -205,8 +210,7 @@ void OwnerTable::lend_ended(const Handover& lent, Outcome outcome, Actions& out)
   }
   // A fork that was not sent is erased at once, but its number is a gap in the numbers that the user
   // remembers. The probe closes this gap.
-  if (fork->transit != Transit::probing)
-    out.push_back(Send<ForkProbe>{user_of(*fork), {lent.rref, lent.fork}});
+  if (fork->transit != Transit::probing) out.push_back(Send<ForkProbe>{*fork->user, {lent.rref, lent.fork}});
   fork->transit = Transit::probing;
   if (outcome == Outcome::not_sent) {
     object->forks.erase(fork);
@@ -230,32 +234,32 @@ void OwnerTable::probe_answered(const ForkProbe& probe, const ProbeReply& reply,
 // --- Messages ---
 
 Standing OwnerTable::on_fork_add(const rpc::AgentId& from, const ForkAdd& message, Actions& out) {
-  if (fenced(from.incarnation)) return {Verdict::lease_lost, {}};
+  if (is_dropped(from)) return {Verdict::lease_lost, {}};
   if (message.fork.origin == self_.incarnation) {
     // The object was lent before it was live: the user asks for the result of the creation, which also proves
     // that the fork arrived.
     Object* object = find(message.rref);
     if (object == nullptr) return {Verdict::ended, {}};
     Fork* fork = object->forks.find(message.fork);
-    if (fork == nullptr || user_of(*fork) != from) return {Verdict::ended, {}};
+    if (fork == nullptr || *fork->user != from) return {Verdict::ended, {}};
     fork->transit = Transit::arrived;
     return standing(message.rref, message.fork);
   }
   if (message.parent.incarnation != message.fork.origin) return {Verdict::ended, {}};
-  watch(from, out);
-  if (!fenced(message.parent.incarnation)) watch(message.parent, out);
-  if (!settle(message.fork)) return standing(message.rref, message.fork);
+  const rpc::AgentId& user = watch(from, out).first;
+  if (!is_dropped(message.parent)) watch(message.parent, out);
+  if (!settle(message.parent, message.fork)) return standing(message.rref, message.fork);
   Object* object = find_or_expect(message.rref, message.creator, out);
-  if (object == nullptr) return {Verdict::ended, {}};
-  object->forks.add({message.fork, from.incarnation});
+  if (object == nullptr || object->forks.contains(message.fork)) return {Verdict::ended, {}};
+  object->forks.add({message.fork, &user});
   return standing(message.rref, message.fork);
 }
 
 Standing OwnerTable::on_fork_delete(const rpc::AgentId& from, const ForkDelete& message, Actions& out) {
-  if (fenced(from.incarnation)) return {Verdict::lease_lost, {}};
+  if (is_dropped(from)) return {Verdict::lease_lost, {}};
   if (Object* object = find(message.rref)) {
     const Fork* fork = object->forks.find(message.fork);
-    if (fork != nullptr && user_of(*fork) == from) {
+    if (fork != nullptr && *fork->user == from) {
       object->forks.erase(fork);
       collect(message.rref, out);
     }
@@ -264,13 +268,14 @@ Standing OwnerTable::on_fork_delete(const rpc::AgentId& from, const ForkDelete& 
 }
 
 Standing OwnerTable::on_fork_fence(const rpc::AgentId& from, const ForkFence& message, Actions& out) {
-  if (fenced(from.incarnation)) return {Verdict::lease_lost, {}};
+  if (is_dropped(from)) return {Verdict::lease_lost, {}};
   if (message.fork.origin != from.incarnation) return {Verdict::ended, {}};
   watch(from, out);
-  const bool never = settle(message.fork);
+  const bool never = settle(from, message.fork);
   if (!never) return standing(message.rref, message.fork);
   Object* object = find(message.rref);
-  if (object != nullptr && message.fork == creators_fork(message.rref)) {
+  if (object != nullptr && object->state == ObjectState::expected && object->kind->first.creator == from &&
+      message.fork == creators_fork(message.rref)) {
     fail(message.rref, *object, "the creation never arrived at the owner", out);
     collect(message.rref, out);
   }
@@ -282,7 +287,7 @@ Standing OwnerTable::on_fork_fence(const rpc::AgentId& from, const ForkFence& me
 void OwnerTable::connection_ended(const rpc::AgentId& peer, Actions& out) {
   for (auto& [rref, object] : objects_) {
     for (Fork& fork : object.forks) {
-      if (fork.transit != Transit::in_transit || user_of(fork) != peer) continue;
+      if (fork.transit != Transit::in_transit || *fork.user != peer) continue;
       fork.transit = Transit::probing;
       out.push_back(Send<ForkProbe>{peer, {rref, fork.id}});
     }
@@ -290,18 +295,19 @@ void OwnerTable::connection_ended(const rpc::AgentId& peer, Actions& out) {
 }
 
 // Walks all forks: deaths are rare, and an index by user would have to be kept on every hand-over.
-void OwnerTable::drop_agent(const rpc::AgentId& agent, Actions& out) {
-  if (!fenced_.insert(agent.incarnation).second) return;
+bool OwnerTable::drop_agent(const rpc::AgentId& agent, Actions& out) {
+  if (!dropped_.add(agent).second) return false;
   std::vector<RRefId> touched;
   for (auto& [rref, object] : objects_) {
-    const std::size_t ended = object.forks.erase_of(agent.incarnation);
-    const bool orphan = object.state == ObjectState::expected && rref.origin == agent.incarnation;
+    const std::size_t ended = object.forks.erase_of(agent);
+    const bool orphan = object.state == ObjectState::expected && object.kind->first.creator == agent;
     if (orphan)
       fail(rref, object, "its creator " + to_string(agent) + " was lost before it was created", out);
     if (ended > 0 || orphan) touched.push_back(rref);
   }
-  peers_.erase(agent.incarnation);
+  peers_.erase(agent);
   for (const RRefId& rref : touched) collect(rref, out);
+  return true;
 }
 
 // --- Reports ---
@@ -314,7 +320,7 @@ std::vector<LiveObject> OwnerTable::live_objects() const {
     entry.info = {object.kind->first.type, object.kind->first.site, object.made};
     entry.state = object.state;
     entry.holds = object.holds;
-    for (const Fork& fork : object.forks) entry.forks.emplace_back(fork.id, user_of(fork));
+    for (const Fork& fork : object.forks) entry.forks.emplace_back(fork.id, *fork.user);
   }
   return report;
 }
@@ -331,7 +337,7 @@ std::string OwnerTable::failure(const RRefId& rref) const {
 
 std::size_t OwnerTable::birth_ranges() const {
   std::size_t ranges = 0;
-  for (const auto& [incarnation, peer] : peers_) ranges += peer.births.ranges();
+  for (const auto& [agent, peer] : peers_) ranges += peer.births.ranges();
   return ranges;
 }
 

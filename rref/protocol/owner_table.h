@@ -11,6 +11,7 @@
 
 #include <weft/rpc/core/agent_id.h>
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/core/recent_map.h>
 #include <weft/rref/protocol/actions.h>
 #include <weft/rref/protocol/forks.h>
 #include <weft/rref/protocol/ids.h>
@@ -22,7 +23,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -104,9 +104,10 @@ class WEFT_EXPORT OwnerTable {
   // The connection to `peer` has ended, but the peer may return: the table probes the forks that were in
   // transit.
   void connection_ended(const rpc::AgentId& peer, Actions& out);
-  // `agent` has left or died, or its lease has expired. Its forks end, and this incarnation is refused
-  // permanently.
-  void drop_agent(const rpc::AgentId& agent, Actions& out);
+  // `agent` has left or died, or its lease has expired. Its forks end, and this incarnation is refused from
+  // now on. false: it was dropped before. Only the latest dropped agents are remembered (RecentMap).
+  bool drop_agent(const rpc::AgentId& agent, Actions& out);
+  bool is_dropped(const rpc::AgentId& agent) const { return dropped_.contains(agent); }
 
   // --- Reports ---
   std::vector<LiveObject> live_objects() const;
@@ -132,22 +133,20 @@ class WEFT_EXPORT OwnerTable {
   };
   // The state of each watched agent. It is deleted when the agent is dropped.
   struct Peer {
-    rpc::AgentId id;
     NumberSet births;             // births of the agent's forks that are registered or fenced; never removed
     std::uint64_t next_lend = 0;  // counts the forks that this owner has lent to the agent
   };
 
-  bool fenced(std::uint64_t incarnation) const { return fenced_.contains(incarnation); }
-  Peer& watch(const rpc::AgentId& agent, Actions& out);
-  bool settle(const ForkId& fork);
-  bool may_still_be_created(const RRefId& rref) const;
+  using Peers = std::map<rpc::AgentId, Peer>;
+  Peers::value_type& watch(const rpc::AgentId& agent, Actions& out);
+  bool settle(const rpc::AgentId& maker, const ForkId& fork);
+  bool may_still_be_created(const RRefId& rref, const rpc::AgentId& creator) const;
   Object* find(const RRefId& rref);
   const Object* find(const RRefId& rref) const;
   Object& add(const RRefId& rref, const rpc::AgentId& creator);
-  void describe(Object& object, ObjectInfo info);
+  void describe(Object& object, const rpc::AgentId& creator, ObjectInfo info);
   void set_kind(Object& object, Kind kind);
   void forget_kind(Object& object);
-  const rpc::AgentId& user_of(const Fork& fork) const { return peers_.at(fork.user).id; }
   Object& known(const RRefId& rref);
   Object* find_or_expect(const RRefId& rref, const rpc::AgentId& creator, Actions& out);
   Access acquire(const RRefId& rref, const rpc::AgentId& creator, Actions& out);
@@ -160,9 +159,9 @@ class WEFT_EXPORT OwnerTable {
   std::map<RRefId, Object> objects_;
   Kinds kinds_;
   std::map<RRefId, std::string> failures_;  // the errors of failed objects
-  std::map<std::uint64_t, Peer> peers_;     // by incarnation
-  // The incarnations that are refused; each uses eight bytes of memory.
-  std::set<std::uint64_t> fenced_;
+  Peers peers_;                             // forks refer to its keys
+  struct Dropped {};
+  rpc::RecentMap<rpc::AgentId, Dropped> dropped_{rpc::max_lost_remembered};
 };
 
 }  // namespace weft::rref::protocol

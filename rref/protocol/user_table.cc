@@ -11,7 +11,7 @@ UserTable::UserTable(rpc::AgentId self) : self_(std::move(self)) {}
 // --- Small steps ---
 
 UserTable::Owner& UserTable::watch(const rpc::AgentId& owner, Actions& out) {
-  auto [entry, is_new] = owners_.try_emplace(owner.incarnation);
+  auto [entry, is_new] = owners_.try_emplace(owner);
   if (is_new) out.push_back(WatchAgent{owner});
   return entry->second;
 }
@@ -81,9 +81,11 @@ void UserTable::reap(const ForkId& id, Actions& out) {
 // --- Where forks come from ---
 
 std::optional<Handover> UserTable::create(const rpc::AgentId& owner, Actions& out) {
-  if (lost_.contains(owner.incarnation)) return std::nullopt;
+  if (lost_.contains(owner)) return std::nullopt;
   const std::uint64_t number = birth_base(owner.incarnation) + watch(owner, out).next_birth++;
   const RRefId rref{self_.incarnation, number};
+  // An owner that had the same incarnation has used the number.
+  if (forks_.contains(creators_fork(rref))) return std::nullopt;
   Fork& fork = forks_[creators_fork(rref)];
   fork.rref = rref;
   fork.owner = owner;
@@ -106,10 +108,10 @@ void UserTable::create_ended(const ForkId& id, Outcome outcome, Actions& out) {
 Fault UserTable::receive(const rpc::AgentId& from, const Handover& handover, Actions& out) {
   if (handover.owner == self_)
     throw std::logic_error("UserTable: an object of this agent belongs to its OwnerTable");
-  const bool lent = handover.fork.origin == handover.owner.incarnation;
-  if (auto lost = lost_.find(handover.owner.incarnation); lost != lost_.end()) {
+  const bool lent = handover.owner == from;
+  if (const Fault* lost = lost_.find(handover.owner)) {
     if (!lent) out.push_back(Send<ChildSettled>{from, {handover.fork, false}});
-    return lost->second;
+    return *lost;
   }
   if (handover.fork.origin != from.incarnation || from == self_) return Fault::refused;
   Owner& owner = watch(handover.owner, out);
@@ -168,7 +170,7 @@ std::optional<Handover> UserTable::hand_over(const ForkId& parent, const rpc::Ag
   if (fork.fault != Fault::none) return std::nullopt;
   // A fork without a fault has a watched owner.
   const ForkId child{self_.incarnation,
-                     birth_base(fork.owner.incarnation) + owners_.at(fork.owner.incarnation).next_birth++};
+                     birth_base(fork.owner.incarnation) + owners_.at(fork.owner).next_birth++};
   fork.children.emplace(child, Child{to});
   parents_.emplace(child, parent);
   return Handover{fork.rref, child, fork.owner, fork.creator, false};
@@ -221,7 +223,7 @@ void UserTable::on_creation_failed(const rpc::AgentId& from, const CreationFaile
 }
 
 ProbeReply UserTable::on_fork_probe(const rpc::AgentId& from, const ForkProbe& message, Actions& out) {
-  if (message.fork.origin != from.incarnation || lost_.contains(from.incarnation)) return {false};
+  if (message.fork.origin != from.incarnation || lost_.contains(from)) return {false};
   watch(from, out).lends.insert(message.fork.number -
                                 lend_base(self_.incarnation));  // from now on it is refused
   return {forks_.contains(message.fork)};
@@ -286,8 +288,8 @@ void UserTable::agent_lost(const rpc::AgentId& agent, Actions& out) {
 void UserTable::lease_lost(const rpc::AgentId& owner, Actions& out) { lose(owner, Fault::lease_lost, out); }
 
 void UserTable::lose(const rpc::AgentId& owner, Fault fault, Actions& out) {
-  if (!lost_.emplace(owner.incarnation, fault).second) return;
-  owners_.erase(owner.incarnation);
+  if (!lost_.add(owner, fault).second) return;
+  owners_.erase(owner);
   const std::string text = fault == Fault::lease_lost ? to_string(owner) + " declared this agent dead"
                                                       : to_string(owner) + " is lost";
   std::vector<ForkId> touched;
@@ -339,7 +341,7 @@ bool UserTable::ending() const {
 
 std::size_t UserTable::lend_ranges() const {
   std::size_t ranges = 0;
-  for (const auto& [incarnation, owner] : owners_) ranges += owner.lends.ranges();
+  for (const auto& [agent, owner] : owners_) ranges += owner.lends.ranges();
   return ranges;
 }
 

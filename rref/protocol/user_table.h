@@ -12,6 +12,7 @@
 
 #include <weft/rpc/core/agent_id.h>
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/core/recent_map.h>
 #include <weft/rref/protocol/actions.h>
 #include <weft/rref/protocol/ids.h>
 #include <weft/rref/protocol/messages.h>
@@ -91,8 +92,9 @@ class WEFT_EXPORT UserTable {
   // --- Peers ---
   // The connection to `peer` has ended, but the peer may return: hand-overs that were in flight are fenced.
   void connection_ended(const rpc::AgentId& peer, Actions& out);
-  // `agent` is gone permanently, as this agent sees it. This agent must not renew its lease with `agent` from
-  // now on.
+  // `agent` is gone, as this agent sees it. This agent must not renew its lease with `agent` from now on.
+  // Only the latest lost agents are remembered (RecentMap). A new fork of an older one is watched, and lost
+  // again.
   void agent_lost(const rpc::AgentId& agent, Actions& out);
   // The reply to a request states that `owner` has dropped this agent. Replies to the table's own messages
   // arrive at answered().
@@ -149,9 +151,9 @@ class WEFT_EXPORT UserTable {
 
   const rpc::AgentId self_;
   std::map<ForkId, Fork> forks_;
-  std::map<ForkId, ForkId> parents_;       // unsettled child -> its parent, which is kept
-  std::map<std::uint64_t, Owner> owners_;  // by incarnation
-  std::map<std::uint64_t, Fault> lost_;    // by incarnation; each entry uses a few bytes of memory
+  std::map<ForkId, ForkId> parents_;  // unsettled child -> its parent, which is kept
+  std::map<rpc::AgentId, Owner> owners_;
+  rpc::RecentMap<rpc::AgentId, Fault> lost_{rpc::max_lost_remembered};
   std::uint64_t next_serial_ = 0;
   bool leaving_ = false;
 };

@@ -422,5 +422,43 @@ TEST_F(OwnerTableTest, InvalidCallsThrow) {
   EXPECT_THROW(table.finish_create(rref, std::nullopt, out), std::logic_error);
 }
 
+// --- Another agent with the same incarnation, which ids do not tell apart ---
+
+const rpc::AgentId kMallory{"mallory", 2000};
+
+TEST_F(OwnerTableTest, TheLossOfAnAgentDoesNotConcernAnotherOne) {
+  const RRefId rref = annas_object();
+  add(kBert, object(kAnna, 5), fork(kAnna, 6), kAnna);  // expected from Anna
+  EXPECT_TRUE(table.drop_agent(kMallory, out));
+  EXPECT_TRUE(table.has_fork(rref, creators_fork(rref)));
+  EXPECT_EQ(count<Send<CreationFailed>>(out), 0U);
+  EXPECT_EQ(table.begin_create(kAnna, object(kAnna, 5), {}, out).verdict, Verdict::registered);
+  EXPECT_EQ(table.begin_create(kMallory, object(kAnna, 7), {}, out).verdict, Verdict::lease_lost);
+  EXPECT_TRUE(table.drop_agent(kAnna, out));
+  EXPECT_FALSE(table.has_fork(rref, creators_fork(rref)));
+}
+
+TEST_F(OwnerTableTest, AnAgentSettlesOnlyItsOwnBirths) {
+  const RRefId rref = annas_object();
+  add(kBert, rref, fork(kAnna, 1), kAnna);
+  EXPECT_EQ(table.begin_create(kMallory, rref, {}, out).verdict, Verdict::ended) << "it exists";
+  table.on_fork_fence(kMallory, {object(kAnna, 3), creators_fork(object(kAnna, 3))}, out);
+  table.on_fork_delete(kMallory, {rref, creators_fork(rref)}, out);
+  EXPECT_EQ(add(kCora, rref, fork(kAnna, 1), kMallory).verdict, Verdict::ended) << "the fork is Bert's";
+  EXPECT_EQ(table.live_objects().at(0).forks.size(), 2U);
+  EXPECT_EQ(table.live_objects().at(0).state, ObjectState::live);
+  EXPECT_EQ(table.begin_create(kAnna, object(kAnna, 3), {}, out).verdict, Verdict::registered);
+}
+
+// --- Memory ---
+
+TEST_F(OwnerTableTest, OnlyTheLatestDroppedAgentsAreRemembered) {
+  const auto agent = [](std::uint64_t n) { return rpc::AgentId{"visitor", 5000 + n}; };
+  for (std::uint64_t n = 0; n <= rpc::max_lost_remembered; ++n) table.drop_agent(agent(n), out);
+  EXPECT_FALSE(table.is_dropped(agent(0)));
+  EXPECT_TRUE(table.is_dropped(agent(1)));
+  EXPECT_TRUE(table.is_dropped(agent(rpc::max_lost_remembered)));
+}
+
 }  // namespace
 }  // namespace weft::rref::protocol::protocol_owner_table_test

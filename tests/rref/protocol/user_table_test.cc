@@ -409,5 +409,33 @@ TEST_F(UserTableTest, InvalidCallsThrow) {
   EXPECT_THROW(table.receive(kBert, own, out), std::logic_error);
 }
 
+// --- Another agent with the same incarnation, which ids do not tell apart ---
+
+const rpc::AgentId kMallory{"mallory", 1000};
+
+TEST_F(UserTableTest, TheLossOfAnOwnerDoesNotConcernAnotherOne) {
+  const ForkId fork = created();
+  table.agent_lost(kMallory, out);
+  EXPECT_EQ(table.find(fork)->fault, Fault::none);
+  EXPECT_TRUE(table.create(kOwner, out));
+  EXPECT_FALSE(table.create(kMallory, out));
+}
+
+TEST_F(UserTableTest, OnlyTheOwnerLendsItsObjects) {
+  EXPECT_EQ(table.receive(kMallory, lent(0), out), Fault::none) << "as a fork that another user hands over";
+  EXPECT_FALSE(
+      table.on_fork_probe(kMallory, {{1000, birth_base(1000)}, {1000, lend_base(2000) + 1}}, out).held);
+  EXPECT_EQ(table.receive(kOwner, lent(1), out), Fault::none) << "the probe was not the owner's";
+}
+
+// --- Memory ---
+
+TEST_F(UserTableTest, OnlyTheLatestLostOwnersAreRemembered) {
+  const auto owner = [](std::uint64_t n) { return rpc::AgentId{"visitor", 5000 + n}; };
+  for (std::uint64_t n = 0; n <= rpc::max_lost_remembered; ++n) table.agent_lost(owner(n), out);
+  EXPECT_TRUE(table.create(owner(0), out)) << "forgotten: it is watched, and lost again";
+  EXPECT_FALSE(table.create(owner(1), out));
+}
+
 }  // namespace
 }  // namespace weft::rref::protocol::protocol_user_table_test
