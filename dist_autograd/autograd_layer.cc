@@ -78,7 +78,10 @@ std::shared_ptr<PassState> AutogradLayer::find_if_known(const PassId& id) {
   return found == passes_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<PassState> AutogradLayer::join(const PassId& id, std::uint64_t oldest) {
+std::shared_ptr<PassState> AutogradLayer::join(const PassId& id, const rpc::AgentId& from,
+                                               std::uint64_t oldest) {
+  // No other agent has the incarnation of a connected peer (rpc::Sessions).
+  if (from.incarnation != id.origin) oldest = 0;
   if (oldest > id.number)
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
                      to_string(id) + " has ended: its message names a later pass as the oldest one");
@@ -89,12 +92,9 @@ std::shared_ptr<PassState> AutogradLayer::join(const PassId& id, std::uint64_t o
     if (id.number > next_)
       throw rpc::Error(rpc::ErrorKind::invalid_argument, to_string(id) + " was never created");
   } else {
-    Ended& known = ended_[id.origin];
-    if (oldest > known.below) {
-      known.below = oldest;
-      known.numbers.insert_below(oldest);
-    }
-    ended = known.numbers.contains(id.number);
+    if (oldest != 0) ended_.add(id.origin).first.insert_below(oldest);
+    const auto* numbers = ended_.find(id.origin);
+    ended = numbers != nullptr && numbers->contains(id.number);
   }
   if (ended) throw rpc::Error(rpc::ErrorKind::failed_precondition, to_string(id) + " was released");
   return passes_[id] = std::make_shared<PassState>(shared_from_this(), id);
@@ -103,24 +103,21 @@ std::shared_ptr<PassState> AutogradLayer::join(const PassId& id, std::uint64_t o
 bool AutogradLayer::has_ended(const PassId& id) const {
   rpc::MutexLock lock(mutex_);
   if (is_own(id)) return id.number <= next_ && !passes_.contains(id);
-  const auto found = ended_.find(id.origin);
-  return found != ended_.end() && found->second.numbers.contains(id.number);
+  const auto* numbers = ended_.find(id.origin);
+  return numbers != nullptr && numbers->contains(id.number);
 }
 
 std::uint64_t AutogradLayer::oldest_beside(const PassId& id) const {
+  if (!is_own(id)) return 0;
   rpc::MutexLock lock(mutex_);
-  if (is_own(id)) {
-    const auto oldest = passes_.lower_bound(PassId{id.origin, 0});
-    return oldest != passes_.end() ? std::min(oldest->first.number, id.number) : id.number;
-  }
-  const auto found = ended_.find(id.origin);
-  return found != ended_.end() ? std::min(found->second.below, id.number) : 0;
+  const auto oldest = passes_.lower_bound(PassId{id.origin, 0});
+  return oldest != passes_.end() ? std::min(oldest->first.number, id.number) : id.number;
 }
 
 std::size_t AutogradLayer::remembered() const {
   rpc::MutexLock lock(mutex_);
   std::size_t ranges = 0;
-  for (const auto& [origin, ended] : ended_) ranges += ended.numbers.ranges();
+  for (const auto& [origin, ended] : ended_) ranges += ended.ranges();
   return ranges;
 }
 
@@ -141,7 +138,11 @@ void AutogradLayer::release(const PassId& id, std::exception_ptr error) {
   {
     rpc::MutexLock lock(mutex_);
     if (auto node = passes_.extract(id)) pass = std::move(node.mapped());
-    if (!is_own(id)) ended_[id.origin].numbers.insert(id.number);
+    if (!is_own(id)) {
+      auto& numbers = ended_.add(id.origin).first;
+      numbers.insert(id.number);
+      numbers.keep_latest(max_ranges);
+    }
   }
   if (pass == nullptr) return;
   pass->end(error);
@@ -195,7 +196,7 @@ void AutogradLayer::incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Callb
   const auto value = call->message().section(section_key);
   if (!value) return next();
   const auto section = rpc::Codec<PassSection>::decode(*value);
-  const auto pass = join(section.pass, section.oldest);
+  const auto pass = join(section.pass, call->peer().id, section.oldest);
   if (!section.backward) pass->check_open();
   pass->meet(call->peer().id);
   if (section.wants_finalize) pass->hooks().note_wants_finalize();
@@ -210,12 +211,13 @@ void AutogradLayer::nested(rpc::CallContext& parent, rpc::OutgoingCall& child) {
   if (const auto* in = parent.slots().find<InPass>()) enroll(child, in->pass);
 }
 
+// A pass of the lost agent in which this worker has met only other workers ends when these report its end.
 void AutogradLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   std::vector<PassId> lost;
   {
     rpc::MutexLock lock(mutex_);
     for (const auto& [id, pass] : passes_)
-      if (id.origin == peer.incarnation || pass->met().contains(peer)) lost.push_back(id);
+      if (pass->met().contains(peer)) lost.push_back(id);
   }
   // If the whole job has failed, its error is the cause.
   const auto failed = core_->world_failure();

@@ -9,6 +9,7 @@
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/core/mutex.h>
+#include <weft/rpc/core/recent_map.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/peer.h>
 #include <weft/rref/protocol/number_set.h>
@@ -27,7 +28,8 @@ struct PassSection {
   MessageId message;
   std::uint64_t tensors = 0;  // how many of the message's tensors require grad
   bool backward = false;      // true: a message of a backward that is itself recorded (create_graph)
-  std::uint64_t oldest = 0;   // the origin's passes below this number have ended, as far as the sender knows
+  // If the sender is the origin: its passes below this number have ended. Otherwise 0.
+  std::uint64_t oldest = 0;
   // Some worker has hooks on gradients (pass_hooks.h), as far as the sender knows.
   bool wants_finalize = false;
 };
@@ -67,9 +69,9 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   std::shared_ptr<PassState> create();
   std::shared_ptr<PassState> find(const PassId& id);           // throws not_found
   std::shared_ptr<PassState> find_if_known(const PassId& id);  // null: the pass is not here
-  // Finds or creates the pass. Throws an error if the pass has ended. oldest: PassSection::oldest of the
-  // message that names the pass.
-  std::shared_ptr<PassState> join(const PassId& id, std::uint64_t oldest = 0);
+  // Finds or creates the pass. Throws an error if the pass has ended. from: the sender of the message that
+  // names the pass. oldest: the message's PassSection::oldest, which is ignored unless `from` is the origin.
+  std::shared_ptr<PassState> join(const PassId& id, const rpc::AgentId& from, std::uint64_t oldest);
   // Makes the call part of the pass. backward: the call belongs to a backward of the pass that is itself
   // recorded.
   static void enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassState>& pass, bool backward = false);
@@ -77,14 +79,14 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   void release(const PassId& id, std::exception_ptr error);
   std::size_t live_passes() const;
   std::size_t live_backwards() const;  // the number of backwards in which this worker takes part now
-  // As far as this worker knows, all passes of the origin of `id` with numbers below the result have ended.
-  // The result is at most the number of `id`.
+  // All passes of this agent with numbers below the result have ended. The result is at most the number of
+  // `id`. 0 if `id` is a pass of another agent.
   std::uint64_t oldest_beside(const PassId& id) const;
   // The number of ranges in which the ended passes are stored. Each origin has few ranges, even if many of
   // its passes have ended.
   std::size_t remembered() const;
   // Whether the pass was on this agent and has ended, by release or failure. False for a pass that was never
-  // here.
+  // here, or that this agent has forgotten (ended_).
   bool has_ended(const PassId& id) const;
 
   bool knows(std::string_view section) const override { return section == section_key; }
@@ -102,13 +104,11 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   mutable rpc::Mutex mutex_;
   std::uint64_t next_ WEFT_GUARDED_BY(mutex_) = 0;
   std::map<PassId, std::shared_ptr<PassState>> passes_ WEFT_GUARDED_BY(mutex_);
-  // The ended passes of another origin, which must not be created again: all passes below a number, and some
-  // passes above it.
-  struct Ended {
-    std::uint64_t below = 0;
-    rref::protocol::NumberSet numbers;
-  };
-  std::map<std::uint64_t, Ended> ended_ WEFT_GUARDED_BY(mutex_);  // by origin
+  // By origin: the ended passes of other agents, which late messages must not create again. Only the latest
+  // ranges of the latest origins are kept: a message is late by a few passes. A pass that is created again
+  // ends with its sender's part of the pass.
+  static constexpr std::size_t max_origins = 4096, max_ranges = 1024;
+  rpc::RecentMap<std::uint64_t, rref::protocol::NumberSet> ended_ WEFT_GUARDED_BY(mutex_){max_origins};
   // Whether this agent created the pass.
   bool is_own(const PassId& id) const { return id.origin == core_->id().incarnation; }
 };

@@ -322,5 +322,32 @@ TEST_F(PassEdges, OfALeafThatACallWithoutThePassStillMakes) {
                   "at its owner");
 }
 
+// Ids contain only the origin's incarnation, which another agent may state.
+TEST_F(PassEdges, AnotherAgentDoesNotEndThePassesOfTheirOrigin) {
+  const rpc::AgentId origin = cluster[0].id(), other = cluster[2].id();
+  const auto layer = AutogradLayer::of(*cluster[1].core());
+  Pass pass{cluster[0]};
+  const at::Tensor x = leaf();
+  const at::Tensor there = got(cluster.peer(0, 1).call<&Functions::add>(pass, x, x));
+  layer->peer_gone({"mallory", origin.incarnation}, rpc::Error(ErrorKind::peer_lost, "the test says so"));
+  const PassId later{origin.incarnation, pass.id().number + 100};
+  const auto joined = layer->join(later, other, later.number);
+  EXPECT_FALSE(layer->has_ended(pass.id()));
+  got(pass.backward(there.sum()));
+  const PassId between{origin.incarnation, pass.id().number + 50};
+  EXPECT_NE(layer->join(between, origin, 0), nullptr);
+  for (const PassId& id : {later, between}) layer->release(id, nullptr);
+}
+
+TEST_F(PassEdges, TheMemoryOfEndedPassesIsBounded) {
+  const auto layer = AutogradLayer::of(*cluster[1].core());
+  for (std::uint64_t number = 2; number <= 6000; number += 2) layer->release({7, number}, nullptr);
+  EXPECT_LE(layer->remembered(), 1024U) << "of an origin, some of whose passes never arrived here";
+  EXPECT_TRUE(layer->has_ended({7, 6000}));
+  for (std::uint64_t origin = 100; origin < 10'100; ++origin) layer->release({origin, 1}, nullptr);
+  EXPECT_LE(layer->remembered(), 4096U);
+  EXPECT_TRUE(layer->has_ended({10'099, 1}));
+}
+
 }  // namespace
 }  // namespace weft::dist_autograd::test::pass_edges_test
