@@ -42,34 +42,11 @@ std::size_t dimension_of(const ShardOptions& options) {
   return static_cast<std::size_t>(options.dimension);
 }
 
-// Whether the connection failed and not the shard. Then idempotent calls are repeated, until the owner is
-// reported lost.
-bool is_worth_another_try(const rpc::Error& error) {
-  return error.kind() == rpc::ErrorKind::peer_lost || error.kind() == rpc::ErrorKind::unavailable;
-}
-
+// A call through an RRef outlives a lost connection, so an error is final.
 rpc::Task<void> send_rows(EmbeddingShard::Ref to, RowBlock block, std::size_t record_size) {
   const at::Tensor ids = tensor_of(block.ids), ages = tensor_of(block.ages);
   const at::Tensor records = tensor_of(block.records, record_size);
-  for (;;) {
-    try {
-      co_await to.call<&EmbeddingShard::take>(ids, ages, records);
-      co_return;
-    } catch (const rpc::Error& error) {
-      if (!is_worth_another_try(error)) throw;
-    }
-  }
-}
-
-rpc::Task<void> report_arrival(EmbeddingShard::Ref to, std::uint32_t source) {
-  for (;;) {
-    try {
-      co_await to.call<&EmbeddingShard::arrived>(source);
-      co_return;
-    } catch (const rpc::Error& error) {
-      if (!is_worth_another_try(error)) throw;
-    }
-  }
+  co_await to.call<&EmbeddingShard::take>(ids, ages, records);
 }
 
 }  // namespace
@@ -258,7 +235,7 @@ rpc::Task<void> EmbeddingShard::hand_over(rpc::CallContext& call, Ref added, std
       RowBlock block = rows_.take_out(from, rows_a_block, 0, moves);
       if (!block.ids.empty()) co_await send_rows(added, std::move(block), rows_.record_size());
     }
-    co_await report_arrival(added, index_);
+    co_await added.call<&EmbeddingShard::arrived>(index_);
   } catch (...) {
     failed = std::current_exception();
   }

@@ -136,6 +136,16 @@ TEST_F(StepByStep, IsRevertedIfItIsAbandoned) {
   EXPECT_TRUE(torch::equal(got(embedding.read(torch::arange(300))), at::full({300, 1}, -2.0f)));
 }
 
+// Then every call of the owner fails at once.
+TEST_F(StepByStep, IsRevertedIfTheWorldFails) {
+  owners.cluster["owner0"].core()->fail_world(
+      rpc::Error(rpc::ErrorKind::peer_lost, "owner9 was lost: for a test"));
+  const auto error = test::error_of([&] { return got(hand_over(0)), 0; });
+  ASSERT_TRUE(error);
+  EXPECT_NE(std::string(error->what()).find("owner9 was lost"), std::string::npos) << error->what();
+  EXPECT_EQ(stats(embedding.shards()[0]).owners, 2u);
+}
+
 TEST_F(StepByStep, IsRevertedIfTheNewOwnerIsLost) {
   auto first = hand_over(0);
   test::eventually("its rows have arrived", [&] { return stats(added).rows > 0; });
