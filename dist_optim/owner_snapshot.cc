@@ -54,7 +54,7 @@ rpc::Future<Taken> take_all(OptimizerLayer& layer, const Objects& objects) {
   auto taking = std::make_shared<Taking>();
   taking->snapshot.modules.resize(objects.size());
   auto future = taking->promise.future();
-  const LocalSnapshots::Key key{trainer_of(layer.core()->id().incarnation), layer.next_step()};
+  const LocalSnapshots::Key key{trainer_of(layer.core()->id()), layer.next_step()};
   for (std::size_t i = 0; i < objects.size(); ++i) {
     LocalSnapshots::Object part;
     part.guard = std::dynamic_pointer_cast<HostGuard>(objects[i]->guard());

@@ -7,7 +7,7 @@ namespace weft::dist_optim {
 namespace {
 
 LbfgsHost::Holder holder_of(rpc::CallContext& call, std::uint64_t number) {
-  return {trainer_of(call.peer().id.incarnation), number, call.peer().id.name};
+  return {trainer_of(call.peer().id), number, call.peer().id.name};
 }
 
 // Frees the objects of a DistLBFGS whose agent is gone.
@@ -17,7 +17,7 @@ class Deaths final : public rpc::CallHook {
   bool knows(std::string_view) const override { return false; }
   void peer_gone(const rpc::AgentId& peer, const rpc::Error&) override {
     // This runs on a loop, and the parameters are changed.
-    layer_->core()->handlers().post([hosts = layer_->hosts(), trainer = trainer_of(peer.incarnation)] {
+    layer_->core()->handlers().post([hosts = layer_->hosts(), trainer = trainer_of(peer)] {
       for (const auto& host : hosts)
         if (auto* lbfgs = host->find_part<LbfgsHost>()) lbfgs->trainer_gone(trainer);
     });

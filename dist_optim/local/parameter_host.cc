@@ -51,6 +51,13 @@ std::string ParameterHost::name_of(const std::string& trainer) const {
   return found == handles_.end() || found->second.name.empty() ? trainer : found->second.name;
 }
 
+void ParameterHost::adopt_passes(const std::string& before, const std::string& trainer) {
+  rpc::MutexLock lock(mutex_);
+  ledger_.adopt_passes(before, trainer);
+  for (auto& [pass, owner] : committed_)
+    if (owner == before) owner = trainer;
+}
+
 bool ParameterHost::is_registered(const std::string& trainer) const {
   rpc::MutexLock lock(mutex_);
   return handles_.contains(trainer);

@@ -112,6 +112,9 @@ class WEFT_EXPORT ParameterHost {
   // the trainers in a round's sum, and names the trainer in messages.
   void register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode,
                         const std::string& name = {});
+  // The passes of `before` become passes of `trainer`. For passes that were admitted before the host knew
+  // which agent had created them.
+  void adopt_passes(const std::string& before, const std::string& trainer);
   bool is_registered(const std::string& trainer) const;
   std::vector<std::string> trainers() const;  // the registered trainers
   bool is_stepped() const;                    // some trainer is registered, or a step is in flight

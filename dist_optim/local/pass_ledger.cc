@@ -32,6 +32,13 @@ const std::string& PassLedger::name_of(const std::string& trainer) const {
   return found == trainers_.end() || found->second.name.empty() ? trainer : found->second.name;
 }
 
+void PassLedger::adopt_passes(const std::string& before, const std::string& trainer) {
+  for (auto& [pass, entry] : open_)
+    if (entry.trainer == before) entry.trainer = trainer;
+  for (Waiting& entry : waiting_)
+    if (entry.trainer == before) entry.trainer = trainer;
+}
+
 std::vector<PassKey> PassLedger::remove_trainer(const std::string& trainer) {
   std::vector<PassKey> open, waiting;
   for (const auto& [pass, entry] : open_) {

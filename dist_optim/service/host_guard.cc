@@ -2,6 +2,7 @@
 
 #include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_optim/service/optimizer_service.h>
+#include <weft/rpc/endpoint/sessions.h>
 #include <weft/rref/rref_layer.h>
 
 #include <cstdio>
@@ -25,14 +26,22 @@ class ReadingSwitch final : public rpc::ContextSwitch {
 
 }  // namespace
 
-std::string trainer_of(std::uint64_t incarnation, const std::string& name) {
-  char text[20];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(incarnation));
-  return name.empty() ? text : text + ("/" + name);
+// With the length of the agent's name, so that the id of one agent is never the beginning of another one.
+std::string trainer_of(const rpc::AgentId& agent, const std::string& name) {
+  char incarnation[20];
+  std::snprintf(incarnation, sizeof incarnation, "%016llx",
+                static_cast<unsigned long long>(agent.incarnation));
+  const std::string id = incarnation + (" " + std::to_string(agent.name.size())) + " " + agent.name;
+  return name.empty() ? id : id + "/" + name;
 }
 
-bool is_trainer_of(const std::string& trainer, std::uint64_t incarnation) {
-  return trainer.starts_with(trainer_of(incarnation));
+bool is_trainer_of(const std::string& trainer, const rpc::AgentId& agent) {
+  return trainer.starts_with(trainer_of(agent));
+}
+
+rpc::AgentId origin_of(const dist_autograd::PassId& pass, const rpc::CallHost& host) {
+  const auto& core = static_cast<const rpc::AgentCore&>(host);  // the only CallHost of calls
+  return core.sessions().agent_of(pass.origin).value_or(rpc::AgentId{{}, pass.origin});
 }
 
 void HostGuard::read(const std::function<void()>& body) {
@@ -52,7 +61,7 @@ void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callb
     call->add_context(std::make_unique<ReadingSwitch>(shared_from_this(), std::nullopt));
     return proceed();
   }
-  const auto trainer = trainer_to_ask(in->pass->id());
+  const auto trainer = trainer_to_ask(origin_of(in->pass->id(), *call->host()), in->pass->id());
   if (!trainer) return admit_here(call, in->pass, std::move(proceed));
   rref::RRefLayer::of(*call->host())
       ->peer(*trainer)
@@ -68,21 +77,20 @@ void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callb
 
 void HostGuard::ask_trainer(const rpc::AgentId& agent, const std::string& trainer) {
   rpc::MutexLock lock(mutex_);
-  Asked& asked = asked_[agent.incarnation];
-  asked.agent = agent;
-  asked.trainers.insert(trainer);
+  asked_[agent].insert(trainer);
 }
 
-std::optional<rpc::AgentId> HostGuard::trainer_to_ask(const dist_autograd::PassId& pass) {
+std::optional<rpc::AgentId> HostGuard::trainer_to_ask(const rpc::AgentId& origin,
+                                                      const dist_autograd::PassId& pass) {
   rpc::MutexLock lock(mutex_);
-  const auto found = asked_.find(pass.origin);
+  const auto found = asked_.find(origin);
   if (found == asked_.end()) return std::nullopt;
-  std::erase_if(found->second.trainers, [&](const auto& trainer) { return !host_.is_registered(trainer); });
-  if (found->second.trainers.empty()) {
+  std::erase_if(found->second, [&](const auto& trainer) { return !host_.is_registered(trainer); });
+  if (found->second.empty()) {
     asked_.erase(found);
     return std::nullopt;
   }
-  return host_.status(key_of(pass)).may_wait ? std::optional(found->second.agent) : std::nullopt;
+  return host_.status(key_of(pass)).may_wait ? std::optional(origin) : std::nullopt;
 }
 
 void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
@@ -100,7 +108,8 @@ void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
   };
   auto wait = std::make_shared<Wait>();
   auto resume = std::make_shared<rpc::Callback>(std::move(proceed));
-  const std::string trainer = host_.status(key).trainer.value_or(trainer_of(pass->id().origin));
+  const std::string trainer =
+      host_.status(key).trainer.value_or(trainer_of(origin_of(pass->id(), *call->host())));
   host_.admit(trainer, key, [wait, call, resume](std::exception_ptr error) {
     {
       rpc::MutexLock lock(wait->mutex);

@@ -47,26 +47,25 @@ class HostGuard final : public rref::ObjectGuard, public std::enable_shared_from
  private:
   void admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
                   const std::shared_ptr<dist_autograd::PassState>& pass, rpc::Callback proceed);
-  std::optional<rpc::AgentId> trainer_to_ask(const dist_autograd::PassId& pass);
+  std::optional<rpc::AgentId> trainer_to_ask(const rpc::AgentId& origin, const dist_autograd::PassId& pass);
 
   const std::uint64_t number_;
-  struct Asked {
-    rpc::AgentId agent;
-    std::set<std::string> trainers;
-  };
   rpc::Mutex mutex_;
-  std::map<std::uint64_t, Asked> asked_ WEFT_GUARDED_BY(mutex_);  // by incarnation
+  std::map<rpc::AgentId, std::set<std::string>> asked_ WEFT_GUARDED_BY(mutex_);  // trainers, by agent
   ParameterHost host_;
   mutable rpc::Mutex parts_mutex_;
   rpc::Slots parts_ WEFT_GUARDED_BY(parts_mutex_);  // parts use host_: they are destroyed before it
 };
 
-// The ids by which a ParameterHost identifies passes and trainers. The id of a trainer is the incarnation of
-// its agent. If the agent has several trainers, the name of the trainer follows it. A pass belongs to its
-// origin, an incarnation of an agent, or to the trainer for which it was admitted.
+// The ids by which a ParameterHost identifies passes and trainers. The id of a trainer is the AgentId of its
+// agent. If the agent has several trainers, the name of the trainer follows it. A pass belongs to its origin,
+// or to the trainer for which it was admitted.
 inline PassKey key_of(const dist_autograd::PassId& pass) { return {pass.origin, pass.number}; }
-std::string trainer_of(std::uint64_t incarnation, const std::string& name = {});
-// Whether `trainer` is a trainer of the agent with this incarnation.
-bool is_trainer_of(const std::string& trainer, std::uint64_t incarnation);
+std::string trainer_of(const rpc::AgentId& agent, const std::string& name = {});
+// Whether `trainer` is a trainer of the agent.
+bool is_trainer_of(const std::string& trainer, const rpc::AgentId& agent);
+// The agent that created the pass, as an agent without a name if `host` does not know it. The host then knows
+// the pass only from other agents' calls.
+rpc::AgentId origin_of(const dist_autograd::PassId& pass, const rpc::CallHost& host);
 
 }  // namespace weft::dist_optim

@@ -108,7 +108,7 @@ void OptimizerLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reaso
   local_steps_->hold(all, [all, died, peer, steps = local_steps_, core = core_](std::uint64_t hold) {
     for (const auto& host : all)
       for (const std::string& one : host->host().trainers())
-        if (is_trainer_of(one, peer.incarnation)) host->host().strike_off(one, died);
+        if (is_trainer_of(one, peer)) host->host().strike_off(one, died);
     // This may run on a loop, and a step may take long.
     core->handlers().post([all, steps, hold] {
       steps->release(hold);

@@ -17,7 +17,7 @@ namespace weft::dist_optim {
 namespace {
 
 std::string calling_trainer(rpc::CallContext& call, const std::optional<std::string>& name = {}) {
-  return trainer_of(call.peer().id.incarnation, name.value_or(""));
+  return trainer_of(call.peer().id, name.value_or(""));
 }
 
 using Prepared = std::function<void(rpc::Result<StepPart>)>;
@@ -118,7 +118,7 @@ bool caller_is_gone(rpc::CallContext& call) {
 
 // A peer may open and end the passes that it created, and the passes that its trainers step.
 void check_own(rpc::CallContext& call, const dist_autograd::PassId& pass, const std::string& trainer) {
-  if (pass.origin == call.peer().id.incarnation || is_trainer_of(trainer, call.peer().id.incarnation)) return;
+  if (origin_of(pass, *call.host()) == call.peer().id || is_trainer_of(trainer, call.peer().id)) return;
   throw rpc::Error(rpc::ErrorKind::invalid_argument,
                    to_string(pass) + " is not a pass of " + call.peer().id.name);
 }
@@ -133,6 +133,7 @@ std::uint64_t OptimizerService::attach(rpc::CallContext& call, OptimizerSpec spe
   const std::string& agent = call.peer().id.name;
   guard->host().register_trainer(trainer, spec, mode,
                                  name.value_or("").empty() ? agent : agent + "/" + *name);
+  guard->host().adopt_passes(trainer_of({{}, call.peer().id.incarnation}), trainer_of(call.peer().id));
   if (asks) guard->ask_trainer(call.peer().id, trainer);
   if (caller_is_gone(call))
     layer->peer_gone(call.peer().id, rpc::Error(rpc::ErrorKind::peer_lost, agent + " is gone"));

@@ -223,5 +223,26 @@ TEST_F(NamedTrainers, do_not_admit_passes_of_others_to_modules_without_them) {
             rpc::ErrorKind::invalid_argument);
 }
 
+TEST_F(NamedTrainers, outlive_another_agent_with_the_same_incarnation) {
+  DistributedOptimizer optimizer{workers[1], torch::optim::SGDOptions(0.1), synchronous(2), layer};
+  DistributedOptimizer named{workers[2], synchronous(2), {module_of(layer_of(2))}, {}, "named"};
+  got(optimizer.attached());
+  got(named.attached());
+  const auto owner = OptimizerLayer::of(*workers[0].core());
+  const auto trainers = [&] { return owner->hosts().at(0)->host().trainers().size(); };
+  const auto lose = [&](const std::string& name, std::size_t worker) {
+    owner->peer_gone({name, workers[worker].id().incarnation},
+                     rpc::Error(rpc::ErrorKind::peer_lost, "the test says so"));
+  };
+  ASSERT_EQ(trainers(), 2U);
+  for (const char* name : {"mallory", "w", "worker", "worker11", "worker1/named"}) {
+    lose(name, 1);
+    lose(name, 2);
+  }
+  EXPECT_EQ(trainers(), 2U);
+  lose("worker2", 2);
+  EXPECT_EQ(trainers(), 1U);
+}
+
 }  // namespace
 }  // namespace weft::dist_optim::named_trainers_test

@@ -424,5 +424,15 @@ TEST_F(StaleBound, holds_for_a_thousand_random_runs) {
   for (unsigned seed = 0; seed < 1000 && !HasFailure(); ++seed) run(seed);
 }
 
+TEST(PassLedger, passes_are_adopted_by_the_trainer_that_attaches_later) {
+  auto ledger = ledger_of(synchronous, {"a"});
+  ledger.admit("unknown", key(1));
+  ledger.admit("other", key(2));
+  refusal(rpc::ErrorKind::invalid_argument, [&] { ledger.admit("a", key(1)); });
+  ledger.adopt_passes("unknown", "a");
+  EXPECT_EQ(ledger.admit("a", key(1)), Admission::admitted);
+  EXPECT_EQ(ledger.trainer_of(key(2)), "other");
+}
+
 }  // namespace
 }  // namespace weft::dist_optim::local_pass_ledger_test
