@@ -226,6 +226,12 @@ void AgentCore::shut_down() {
         "'" + id().name +
             "' cannot be shut down or destroyed on one of its threads: shutdown waits for these threads");
   if (!end()) return;
+  // If the program runs the loop, on several threads perhaps, then no turn of the loop runs meanwhile.
+  const auto& loop = loops_.front();
+  loop->owns_thread() ? end_all() : loop->run_turn([this] { end_all(); });
+}
+
+void AgentCore::end_all() {
   accounts()->set_draining();
   for (auto hook = hooks().all().rbegin(); hook != hooks().all().rend(); ++hook) (*hook)->shut_down();
   std::vector<std::unique_ptr<Listener>> listeners;
@@ -251,8 +257,7 @@ void AgentCore::shut_down() {
   };
   for (const auto& loop : loops_) {
     if (!loop->owns_thread()) {
-      // The loop of the program or of a simulation: the agent is destroyed on the thread that runs the loop,
-      // or after the loop has stopped.
+      // The loop of the program or of a simulation, which may not run any more.
       end_on(*loop);
       continue;
     }

@@ -81,6 +81,7 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
 
  private:
   AgentCore(Runtime runtime, AgentOptions complete_options);
+  void end_all();  // the part of shut_down() that runs once
   std::unique_ptr<Listener> listen_at(const Address& address);
   void end_session(const std::shared_ptr<Session>& session, const Error& reason);
   bool is_expected(const std::string& name) const;
