@@ -63,6 +63,8 @@ class WEFT_EXPORT Link final : public Carrier,
   void begin_session();  // sends the session's frames over this link, unless the session uses another link
   void transmit();       // sends the session's next frames, if the session uses this link
   static void transmit_soon(const std::shared_ptr<Link>& link);  // transmit() on the link's loop; any thread
+  // Sends the calls that wait on this link for credit or for Session::is_full(); any thread.
+  static void send_held_soon(const std::shared_ptr<Link>& link);
   // Sends the calls that wait in the session, if the session uses this link.
   void send_waiting();
   void enter(const std::shared_ptr<PendingCall>& call);  // sends the call as soon as there is credit
@@ -138,6 +140,7 @@ class WEFT_EXPORT Link final : public Carrier,
   void write(OutboundFrame&& frame);  // sends the frame, with the acknowledgement that is due
   void on_credit(const CreditInfo& credit);
   void dispatch(const std::shared_ptr<PendingCall>& call);  // sends the call, and uses credit
+  bool has_room_for(const PendingCall& call) const;
   void send_held();
   void count_no_more(Served& call);
   void give_credit(std::uint64_t bytes);  // returns the credit of a notification to the peer

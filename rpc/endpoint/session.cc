@@ -55,6 +55,7 @@ std::shared_ptr<PendingCall> Session::next_call(const Link& link) {
 
 std::uint64_t Session::keep(Frame&& frame) {
   if (frame.is_bounded()) kept_bytes_ += frame.bytes;
+  full_ = kept_bytes_ >= max_kept_;
   kept_.push_back(std::move(frame));
   if (unsent_ == kept_.end()) --unsent_;
   return end_of_kept() - 1;
@@ -75,7 +76,6 @@ Session::Kept Session::request(PendingCall::Sealed&& sealed, Asked asked, const 
                            .ends_when_sent = ends_when_sent,
                            .counts = !call->background()});
       asked_.insert(call->id(), std::move(asked));
-      if (kept_bytes_ > max_kept_ && call->notify()) return {Keep::too_many};
       return {Keep::yes, next_if_last(&link)};
     }
   }
@@ -131,7 +131,7 @@ std::optional<Session::Next> Session::next(const Link& link) {
   return take_next();
 }
 
-void Session::drop_until(std::uint64_t count, std::list<Frame>& dropped) {
+std::shared_ptr<Link> Session::drop_until(std::uint64_t count, std::list<Frame>& dropped) {
   for (; first_ < count && !kept_.empty(); ++first_) {
     const auto first = kept_.begin();
     if (first->is_bounded()) kept_bytes_ -= first->bytes;
@@ -139,6 +139,8 @@ void Session::drop_until(std::uint64_t count, std::list<Frame>& dropped) {
     dropped.splice(dropped.end(), kept_, first);
   }
   next_ = std::max(next_, first_);
+  const bool full = kept_bytes_ >= max_kept_;
+  return full_.exchange(full) && !full ? link_.lock() : nullptr;
 }
 
 void Session::finish_notifications(const std::list<Frame>& dropped) {
@@ -148,13 +150,15 @@ void Session::finish_notifications(const std::list<Frame>& dropped) {
 
 bool Session::acknowledged(std::uint64_t count) {
   std::list<Frame> dropped;  // destroyed without the mutex
+  std::shared_ptr<Link> has_room;
   {
     MutexLock lock(mutex_);
     if (ended_) return true;
     if (count > end_of_kept()) return false;
-    drop_until(count, dropped);
+    has_room = drop_until(count, dropped);
   }
   finish_notifications(dropped);
+  if (has_room != nullptr) Link::send_held_soon(has_room);
   return true;
 }
 
@@ -176,12 +180,14 @@ std::optional<Session::Asked> Session::take(std::uint64_t call_id) {
 std::optional<Session::Asked> Session::answered(std::uint64_t call_id) {
   std::list<Frame> dropped;
   std::optional<Asked> asked;
+  std::shared_ptr<Link> has_room;
   {
     MutexLock lock(mutex_);
     asked = asked_.take(call_id);
-    if (asked) drop_until(asked->number + 1, dropped);
+    if (asked) has_room = drop_until(asked->number + 1, dropped);
   }
   finish_notifications(dropped);
+  if (has_room != nullptr) Link::send_held_soon(has_room);
   return asked;
 }
 
