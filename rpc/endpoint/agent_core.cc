@@ -199,6 +199,13 @@ std::vector<std::string> AgentCore::addresses() const {
   return all;
 }
 
+std::vector<std::string> AgentCore::stated_addresses(const std::optional<HostPair>& hosts) const {
+  std::vector<std::string> stated;
+  for (const std::string& text : addresses())
+    if (const auto seen = as_seen_by_peer(Address::parse(text), hosts)) stated.push_back(seen->text());
+  return stated;
+}
+
 Future<void> AgentCore::drain(std::chrono::nanoseconds timeout) {
   return accounts()->drain(pick_loop(), timeout, [this] {
     for (const auto& link : links_.all()) link->loop()->post([link] { link->say_goodbye(); });

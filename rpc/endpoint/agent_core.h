@@ -52,6 +52,9 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   void listen();  // call it after all layers, interceptors and methods were added
   // As Agent::addresses().
   std::vector<std::string> addresses() const;
+  // The addresses that this agent states to the peer at the other end of a connection between these hosts. A
+  // wildcard is stated as the connection's own address, or not at all.
+  std::vector<std::string> stated_addresses(const std::optional<HostPair>& hosts) const;
 
   // Takes over a new connection. route: the route that dialled; null: the connection was accepted.
   void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);

@@ -27,9 +27,13 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, const std::shared_
                            const HelloInfo& hello) {
   const bool has_session = link->protocol().has(features::sessions) && link->peer() != id();
   std::vector<Address> addresses;
+  std::vector<std::string> texts;
   for (const std::string& text : hello.addresses) {
     try {
-      addresses.push_back(Address::parse(text));
+      Address address = Address::parse(text);
+      if (!is_on_host_of_peer(address, link->hosts())) continue;
+      addresses.push_back(std::move(address));
+      texts.push_back(text);
     } catch (const Error&) {
       log().write_some("malformed addresses", link->loop(),
                        hello.name + " states a malformed address: " + text,
@@ -43,7 +47,7 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, const std::shared_
     links_.add_ready(link->peer());
     if (has_session) session = sessions_->open(link->peer(), hello.process);
   }
-  const auto named = routes_.peer_connected(hello.name, hello.addresses, dialled, link->loop());
+  const auto named = routes_.peer_connected(hello.name, texts, dialled, link->loop());
   if (has_session) link->join(std::move(session));
   // A name has one incarnation at a time.
   for (const AgentId& peer : sessions_->absent(hello.name))

@@ -58,7 +58,7 @@ void Link::open() {
   hello.features = own_protocol.features;
   hello.name = core_->id().name;
   hello.incarnation = core_->id().incarnation;
-  hello.addresses = core_->addresses();
+  hello.addresses = core_->stated_addresses(connection->hosts());
   hello.max_calls = core_->options().limits.calls;
   hello.max_bytes = core_->options().limits.in_flight;
   hello.max_header = core_->options().limits.header;

@@ -48,6 +48,7 @@ class WEFT_EXPORT Link final : public Carrier,
   void check_fits(const OutboundFrame& frame) const override;
   bool fits(const OutboundFrame& frame) const;                        // true: check_fits() does not throw
   const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }  // any thread
+  std::optional<HostPair> hosts() const { return connection_->hosts(); }  // of a link that has not ended
 
   // The session with the peer, for resumable calls. null: the session does not exist, or it has ended. Any
   // thread, once ready.

@@ -11,6 +11,7 @@
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/loop.h>
 #include <weft/rpc/core/memory_pool.h>
+#include <weft/rpc/transport/local_address.h>
 #include <weft/rpc/wire/frame.h>
 
 #include <chrono>
@@ -78,6 +79,7 @@ class WEFT_EXPORT Connection {
   virtual std::string describe() const = 0;  // "tcp 127.0.0.1:4000 -> 127.0.0.1:5000"
   // The proven identity of the other side (ByteStream::identity).
   virtual std::string identity() const { return {}; }
+  virtual std::optional<HostPair> hosts() const { return std::nullopt; }  // ByteStream::hosts
 
   // Lanes next to the connection (rpc/transport/lanes.h), if it supports them. After set_lanes() the peer may
   // use them; after use_lanes() this side sends over them. The lanes close with the connection. After

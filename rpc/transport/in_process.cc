@@ -23,6 +23,7 @@ class InProcessConnection final : public Connection,
 
   const std::shared_ptr<Loop>& loop() const override { return loop_; }
   std::string describe() const override { return description_; }
+  std::optional<HostPair> hosts() const override { return HostPair{}; }
 
   void start(std::shared_ptr<ConnectionObserver> observer) override {
     observer_ = std::move(observer);
@@ -164,7 +165,7 @@ void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, cons
   auto their_loop = entry == nullptr ? nullptr : entry->pick();
   if (their_loop == nullptr) {
     loop->post([done = std::move(done), target = address.text()]() mutable {
-      done(cannot_connect(target, "no agent listens there", true));
+      done(cannot_connect(target, "no agent listens there", Refusal::on_this_host));
     });
     return;
   }

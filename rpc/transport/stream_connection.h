@@ -42,6 +42,9 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void close(const Error& reason) override;
   std::string describe() const override { return description_; }
   std::string identity() const override { return stream_ != nullptr ? stream_->identity() : std::string(); }
+  std::optional<HostPair> hosts() const override {
+    return stream_ != nullptr ? stream_->hosts() : std::nullopt;
+  }
   bool takes_lanes() const override { return takes_lanes_; }
   void set_lanes(std::unique_ptr<Lanes> lanes) override;
   void use_lanes() override;
