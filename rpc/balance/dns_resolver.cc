@@ -15,7 +15,8 @@ using asio::ip::tcp;
 using Names = PeerSet::Names;
 
 // Runs on the loop. If the loop's io_context is destroyed, a pending query ends, and its future fails.
-void ask(const std::shared_ptr<Loop>& loop, const Address& address, bool certified, const std::shared_ptr<Promise<Names>>& promise) {
+void ask(const std::shared_ptr<Loop>& loop, const Address& address, bool certified,
+         const std::shared_ptr<Promise<Names>>& promise) {
   auto resolver = std::make_shared<tcp::resolver>(io_context_of(*loop));
   resolver->async_resolve(
       address.host, address.port,

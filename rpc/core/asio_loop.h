@@ -4,10 +4,10 @@
 // Owned by an agent through shared_ptr; pending futures share the ownership. Several threads may run the
 // program's io_context: one of them at a time takes a turn of the loop, and the others wait. stop() drops the
 // timers, except those of schedule_closing(); a timer that schedule() would make later is dropped at once. It
-// ends the loop's own thread when no other work is pending on the io_context. Jobs that are posted after stop() run at once on one of the
-// threads that post them, one job at a time, so that no job is lost. stop() does not stop a program's
-// io_context. A loop with its own thread may spin: without work it polls for a short time before it blocks,
-// which saves the wake-up (spin_policy.h).
+// ends the loop's own thread when no other work is pending on the io_context. Jobs that are posted after
+// stop() run at once on one of the threads that post them, one job at a time, so that no job is lost. stop()
+// does not stop a program's io_context. A loop with its own thread may spin: without work it polls for a
+// short time before it blocks, which saves the wake-up (spin_policy.h).
 #pragma once
 
 #include <weft/rpc/core/loop.h>

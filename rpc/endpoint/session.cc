@@ -92,7 +92,6 @@ Session::Kept Session::answer(std::uint64_t call_id, OutboundFrame&& frame, cons
     if (ended_) return {Keep::over};
     keep({.frame = std::move(frame), .call_id = call_id, .bytes = bytes, .kind = FrameKind::reply});
     kept.next = next_if_last(link);
-    if (kept_bytes_ > max_kept_ && kept_bytes_ > bytes) kept.keep = Keep::too_many;
     if (!kept.next) other = link_.lock();
   }
   if (other != nullptr) Link::transmit_soon(other);
@@ -210,6 +209,11 @@ void Session::cancel(std::uint64_t call_id) {
     link = link_.lock();
   }
   if (link != nullptr) Link::transmit_soon(link);
+}
+
+std::uint64_t Session::acknowledged_frames() const {
+  MutexLock lock(mutex_);
+  return first_;
 }
 
 bool Session::awaits(std::uint64_t call_id) const {

@@ -60,8 +60,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
     std::uint64_t number = 0;
     bool counts = false;  // true: a request that Link::requests_sent() counts
   };
-  // over: the session has ended. too_many: too many bytes of answers are not acknowledged; close the link.
-  enum class Keep : std::uint8_t { yes, too_many, over };
+  enum class Keep : std::uint8_t { yes, over };  // over: the session has ended
   // The result of passing a frame to the session.
   struct Kept {
     Keep keep = Keep::yes;
@@ -72,9 +71,11 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   Kept request(PendingCall::Sealed&& sealed, Asked asked, const Link& link, bool ends_when_sent);
   // Keeps an answer for the link in use. link: null if the call's link has ended.
   Kept answer(std::uint64_t call_id, OutboundFrame&& frame, const Link* link);
-  // Whether the bytes of answers and notifications that are not acknowledged have reached max_kept, so that a
-  // notification waits for its link's send_held(). Like a credit, the last notification may exceed the limit.
+  // Whether the bytes of answers and notifications that are not acknowledged have reached max_kept. Then
+  // notifications wait for their link's send_held(), and requests of the peer wait to be served. Like a
+  // credit, the last frame may exceed the limit.
   bool is_full() const { return full_; }
+  std::uint64_t acknowledged_frames() const;
   // The next frame for `link`. nullopt: no frame is unsent, or another link is in use.
   std::optional<Next> next(const Link& link);
   // The peer has accepted this number of frames. false: the number exceeds the frames that were sent.

@@ -121,8 +121,8 @@ struct HttpServer::State {
     if (endpoint.address().is_v6()) host = "[" + host + "]";
     const std::string port = host + ":" + std::to_string(endpoint.port());
     // A silent connection occupies a thread until the timeout, and civetweb does not limit the connections of
-    // a client. So there are more threads than a few clients have connections; a thread has 100 KB of stack, of
-    // which it uses a few KB.
+    // a client. So there are more threads than a few clients have connections; a thread has 100 KB of stack,
+    // of which it uses a few KB.
     const char* options[] = {"listening_ports",
                              port.c_str(),  //
                              "num_threads",

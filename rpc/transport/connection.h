@@ -72,6 +72,8 @@ class WEFT_EXPORT Connection {
 
   virtual std::uint64_t unsent_bytes() const = 0;    // bytes of queued frames that have not been sent
   virtual std::uint64_t received_bytes() const = 0;  // bytes so far, including bytes of incomplete frames
+  // The same for sending: grows whenever the other side takes a part of the queued frames.
+  virtual std::uint64_t sent_bytes() const = 0;
   // End the connection (see above). No effect on a connection that has ended.
   virtual void finish(const Error& reason) = 0;
   virtual void close(const Error& reason) = 0;

@@ -41,6 +41,7 @@ class InProcessConnection final : public Connection,
       try {
         InboundFrame inbound = other->take(frame);
         const std::uint64_t bytes = inbound.header.size() + inbound.prefix.body_bytes;
+        queued_bytes_ += bytes;
         unsent_bytes_ += bytes;
         other->loop_->post([self = shared_from_this(), bytes, other, inbound = std::move(inbound)]() mutable {
           self->unsent_bytes_ -= bytes;
@@ -55,6 +56,7 @@ class InProcessConnection final : public Connection,
 
   std::uint64_t unsent_bytes() const override { return unsent_bytes_; }
   std::uint64_t received_bytes() const override { return received_bytes_; }
+  std::uint64_t sent_bytes() const override { return queued_bytes_ - unsent_bytes_; }
 
   void finish(const Error& reason) override { close(reason); }  // frames that were sent are already posted
 
@@ -117,6 +119,7 @@ class InProcessConnection final : public Connection,
   std::deque<InboundFrame> early_;  // arrived before start()
   std::optional<Error> closed_;
   std::uint64_t received_bytes_ = 0;
+  std::uint64_t queued_bytes_ = 0;              // so far
   std::atomic<std::uint64_t> unsent_bytes_{0};  // posted, but not yet handled on the other end's loop
 };
 

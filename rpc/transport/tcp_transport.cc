@@ -55,8 +55,7 @@ std::shared_ptr<Connection> make_connection(tcp::socket socket, const std::share
   const auto local = socket.local_endpoint(ignored);
   const auto remote = socket.remote_endpoint(ignored);
   std::unique_ptr<ByteStream> stream = std::make_unique<SocketStream<tcp>>(
-      std::move(socket), loop,
-      "tcp " + text(local) + (side == Side::client ? " -> " : " <- ") + text(remote),
+      std::move(socket), loop, "tcp " + text(local) + (side == Side::client ? " -> " : " <- ") + text(remote),
       HostPair{host_of(local), host_of(remote)});
   stream = side == Side::server ? secured_server(std::move(stream), options, loop)
                                 : secured_client(std::move(stream), options, host, loop);
@@ -140,8 +139,8 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
                std::to_string(std::chrono::duration<double>(options_.connect_timeout).count()) +
                " s (AgentOptions::connect_timeout)";
     const bool refused = error == asio::error::connection_refused;
-    std::exchange(done_, nullptr)(
-        cannot_connect(address_.text(), reason, refused ? refusal_ : Refusal::none));
+    std::exchange(done_,
+                  nullptr)(cannot_connect(address_.text(), reason, refused ? refusal_ : Refusal::none));
   }
   void succeed() {
     std::exchange(done_, nullptr)(capture([&] {

@@ -58,8 +58,9 @@ class WEFT_EXPORT Transport {
   // Whether the connections of this transport authenticate the peer with ConnectionOptions::credentials, or
   // never leave this process. An agent with credentials uses only such transports.
   virtual bool checks_credentials() const { return false; }
-  // Fails with ConnectionRefused if no process listens at any address of the host, and with unavailable if there is no answer within
-  // options.connect_timeout. Throws invalid_argument for an address of another transport.
+  // Fails with ConnectionRefused if no process listens at any address of the host, and with unavailable if
+  // there is no answer within options.connect_timeout. Throws invalid_argument for an address of another
+  // transport.
   virtual void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                        Connected done) = 0;
 

@@ -14,8 +14,8 @@ using Protocol = asio::local::stream_protocol;
 std::unique_ptr<ByteStream> stream_of(Protocol::socket socket, const std::shared_ptr<Loop>& loop,
                                       std::string description) {
   std::string identity = identity_of(socket.native_handle());
-  return std::make_unique<SocketStream<Protocol>>(std::move(socket), loop, std::move(description),
-                                                  HostPair{}, std::move(identity));
+  return std::make_unique<SocketStream<Protocol>>(std::move(socket), loop, std::move(description), HostPair{},
+                                                  std::move(identity));
 }
 
 class UnixTransport final : public Transport {
@@ -33,12 +33,13 @@ class UnixTransport final : public Transport {
         if (error) {
           const bool refused =
               error == asio::error::connection_refused || error == std::errc::no_such_file_or_directory;
-          return done(cannot_connect(target, error.message(), refused ? Refusal::on_this_host : Refusal::none));
+          return done(
+              cannot_connect(target, error.message(), refused ? Refusal::on_this_host : Refusal::none));
         }
         done(capture([&]() -> std::shared_ptr<Connection> {
           auto stream = stream_of(std::move(*socket), loop, "unix -> " + target);
-          return std::make_shared<StreamConnection>(secured_client(std::move(stream), options, {}, loop), loop,
-                                                    options);
+          return std::make_shared<StreamConnection>(secured_client(std::move(stream), options, {}, loop),
+                                                    loop, options);
         }));
       });
     });

@@ -400,12 +400,18 @@ HelloInfo IncomingMessage::hello() const {
     if (hello.getName().size() > max_name_bytes)
       refuse("a Hello with a name of " + std::to_string(hello.getName().size()) +
              " bytes, expected at most " + std::to_string(max_name_bytes));
-    HelloInfo info{hello.getVersionMin(),      hello.getVersionMax(),
-                   hello.getFeatures(),        text(hello.getName()),
-                   hello.getIncarnation(),     {},
-                   hello.getMostCalls(),       hello.getMostBytes(),
-                   hello.getMostHeader(),      hello.getMostBody(),
-                   hello.getMostAttachments(), hello.getLanes(),
+    HelloInfo info{hello.getVersionMin(),
+                   hello.getVersionMax(),
+                   hello.getFeatures(),
+                   text(hello.getName()),
+                   hello.getIncarnation(),
+                   {},
+                   hello.getMostCalls(),
+                   hello.getMostBytes(),
+                   hello.getMostHeader(),
+                   hello.getMostBody(),
+                   hello.getMostAttachments(),
+                   hello.getLanes(),
                    key_of(hello.getLaneKey()),
                    {hello.getHost(), hello.getProcess(), hello.getStarted(), hello.getNetwork()}};
     const auto addresses = hello.getAddresses();

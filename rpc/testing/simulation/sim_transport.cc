@@ -33,8 +33,8 @@ struct SimTransport::Attempt {
   void fail(const std::string& reason, bool refused = false) {
     using rpc::Refusal;
     if (!done) return;
-    std::exchange(done, nullptr)(
-        rpc::cannot_connect(target, reason, refused ? Refusal::on_this_host : Refusal::none));
+    std::exchange(
+        done, nullptr)(rpc::cannot_connect(target, reason, refused ? Refusal::on_this_host : Refusal::none));
   }
 };
 

@@ -153,12 +153,13 @@ TEST_F(PeerSetTest, ACallThatWaitsForReadinessEndsWithItsAgent) {
   for (const char* name : {"a", "b", "c"}) cluster.end(name);
   for (const bool destroyed : {false, true}) {
     auto ended = std::make_shared<Event>();
-    auto call = std::make_shared<Future<std::string>>(
-        all().with({.wait_for_ready = true}).call<&Replica::who>());
+    auto call =
+        std::make_shared<Future<std::string>>(all().with({.wait_for_ready = true}).call<&Replica::who>());
     auto agent = std::make_shared<std::unique_ptr<Agent>>(std::make_unique<Agent>(AgentOptions{.name = "d"}));
-    auto there = std::make_shared<Future<std::string>>(PeerSet(**agent, {"tcp://127.0.0.1:9", "tcp://127.0.0.1:10"})
-                                                           .with({.wait_for_ready = true})
-                                                           .call<&Replica::who>());
+    auto there =
+        std::make_shared<Future<std::string>>(PeerSet(**agent, {"tcp://127.0.0.1:9", "tcp://127.0.0.1:10"})
+                                                  .with({.wait_for_ready = true})
+                                                  .call<&Replica::who>());
     // On a thread of its own, because a failure would block it forever.
     std::thread([=] {
       destroyed ? agent->reset() : (*agent)->shut_down();

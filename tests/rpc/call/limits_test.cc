@@ -52,12 +52,12 @@ class Store {
     for (auto& held : held_) held.promise.complete(held.bytes);
     held_.clear();
   }
-  using Service = rpc::Service<"store", Method<"hold", &Store::hold>, Method<"hold_text", &Store::hold_text>,
-                               Method<"note", &Store::note, non_blocking, resumable>,
-                               Method<"size", &Store::size>, Method<"length", &Store::length>,
-                               Method<"make", &Store::make>,
-                               Method<"make_again", &Store::make_again, resumable>, Method<"write", &Store::write>,
-                               Method<"depth", &Store::depth>>;
+  using Service =
+      rpc::Service<"store", Method<"hold", &Store::hold>, Method<"hold_text", &Store::hold_text>,
+                   Method<"note", &Store::note, non_blocking, resumable>, Method<"size", &Store::size>,
+                   Method<"length", &Store::length>, Method<"make", &Store::make>,
+                   Method<"make_again", &Store::make_again, resumable>, Method<"write", &Store::write>,
+                   Method<"depth", &Store::depth>>;
 
   std::atomic<std::uint64_t> noted{0};
 
@@ -164,7 +164,6 @@ TEST_P(LimitsTest, OfResumableNotificationsMakeThemWait) {
 
 // Replies beyond Limits::in_flight delay the peer that reads them, and do not close its connection.
 TEST_P(LimitsTest, OfRepliesDelayThePeerThatReadsThem) {
-  GTEST_SKIP() << "next issue, point 3";
   start({}, {.in_flight = 1 << 20});
   for (const bool resumable : {false, true}) {
     const std::uint64_t size = resumable ? 1 << 20 : 100'000;

@@ -1,4 +1,5 @@
-// The addresses that two agents state to each other in their hellos, and what a refusal at one of them proves.
+// The addresses that two agents state to each other in their hellos, and what a refusal at one of them
+// proves.
 #include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/sessions.h>
 

@@ -10,7 +10,7 @@ const std::string elsewhere = "192.0.2.1";  // reserved for documentation (RFC 5
 TEST(LocalAddress, KnowsTheAddressesOfThisHost) {
   for (const char* own : {"127.0.0.1", "127.3.2.1", "::1"}) EXPECT_TRUE(is_own_address(own)) << own;
   for (const std::string& other : {elsewhere, std::string("2001:db8::1"), std::string("0.0.0.0"),
-                                  std::string("::"), std::string("localhost"), std::string()})
+                                   std::string("::"), std::string("localhost"), std::string()})
     EXPECT_FALSE(is_own_address(other)) << other;
 }
 
@@ -41,7 +41,8 @@ TEST(LocalAddress, APeerMayStateOnlyAddressesOfItsHost) {
                             "unix:///x", "shm:///x"})
     EXPECT_FALSE(accepted(other, remote)) << other;
   for (const auto& hosts : {over_loopback, one_host}) {
-    for (const char* own : {"tcp://127.0.0.1:7", "tcp://127.0.0.2:7", "tcp://[::1]:7", "unix:///x", "shm:///x"})
+    for (const char* own :
+         {"tcp://127.0.0.1:7", "tcp://127.0.0.2:7", "tcp://[::1]:7", "unix:///x", "shm:///x"})
       EXPECT_TRUE(accepted(own, hosts)) << own;
     EXPECT_FALSE(accepted("tcp://" + elsewhere + ":7", hosts));
     EXPECT_FALSE(accepted("tcp://0.0.0.0:7", hosts));
