@@ -55,7 +55,7 @@ rpc::Peer RRefLayer::peer(const rpc::AgentId& agent, const rpc::CallOptions& opt
 }
 
 std::vector<std::string> RRefLayer::addresses_of(const rpc::AgentId& agent) const {
-  auto known = agent == self_ ? core_->addresses() : core_->routes().addresses_of(agent.name);
+  auto known = agent == self_ ? core_->stated_addresses({}) : core_->routes().addresses_of(agent.name);
   if (!known.empty()) return known;
   rpc::MutexLock lock(mutex_);
   const auto told = addresses_.find(agent);

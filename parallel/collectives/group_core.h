@@ -187,7 +187,7 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
                                               std::chrono::nanoseconds limit);
 
   // See BackendOwner.
-  bool may_wait_here() const override { return !rpc::OwnedThread::here() && !loop_->running_here(); }
+  bool may_wait_here() const override { return !rpc::OwnedThread::here() && !loop_->runs_on_this_thread(); }
   void run_in_turn(rpc::Callback job, bool inlined) override {
     inlined ? turns_.run(std::move(job)) : in_turn(std::move(job));
   }

@@ -274,8 +274,9 @@ void GroupDevices::end_if_left() {
 // Whether the calling thread must not block, because other tasks need it, for example to detect a death.
 bool GroupDevices::must_not_block() const {
   const auto& loops = core_.agent()->loops();
-  return rpc::OwnedThread::here() ||
-         std::any_of(loops.begin(), loops.end(), [](const auto& loop) { return loop->running_here(); });
+  return rpc::OwnedThread::here() || std::any_of(loops.begin(), loops.end(), [](const auto& loop) {
+           return loop->runs_on_this_thread();
+         });
 }
 
 const std::shared_ptr<rpc::Loop>& GroupDevices::loop() const { return core_.agent()->loops().front(); }

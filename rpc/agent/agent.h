@@ -5,9 +5,10 @@
 // agents can reach this agent: before Job::join() in a job, otherwise before passing on addresses(). The
 // destructor fails calls in flight with shut_down and waits for running handlers; call drain() or leave()
 // first for an orderly end. Do not destroy an agent on its own threads (in a handler, or in a `then` that a
-// loop runs). If the agent runs on the program's io_context, destroy the agent on the thread that runs the
-// io_context, or when no thread runs the io_context. Thread-safety: all functions may be called from any
-// thread, including serve() and allow_create().
+// loop runs). If the agent runs on the program's io_context, destroy the agent on a thread that runs the
+// io_context, or when no thread runs the io_context. Several threads may run the io_context: the agent's
+// events run on one of them at a time, in turn. Thread-safety: all functions may be called from any thread,
+// including serve() and allow_create().
 #pragma once
 
 #include <weft/rpc/core/blocking_executor.h>

@@ -15,24 +15,29 @@ using asio::ip::tcp;
 using Names = PeerSet::Names;
 
 // Runs on the loop. If the loop's io_context is destroyed, a pending query ends, and its future fails.
-void ask(Loop& loop, const Address& address, bool certified, const std::shared_ptr<Promise<Names>>& promise) {
-  auto resolver = std::make_shared<tcp::resolver>(io_context_of(loop));
+void ask(const std::shared_ptr<Loop>& loop, const Address& address, bool certified,
+         const std::shared_ptr<Promise<Names>>& promise) {
+  auto resolver = std::make_shared<tcp::resolver>(io_context_of(*loop));
   resolver->async_resolve(
       address.host, address.port,
-      [resolver, promise, address, certified](const asio::error_code& error,
-                                              const tcp::resolver::results_type& found) {
-        if (error)
-          return promise->fail(Error(ErrorKind::unavailable,
-                                     "cannot resolve '" + address.host + "': " + error.message(),
-                                     Execution::not_sent));
-        std::set<std::string> names;  // sorted, because the order of an answer may change
-        for (const auto& entry : found) {
-          Address one = address;
-          one.host = entry.endpoint().address().to_string();
-          if (certified && one.certified.empty() && one.host != address.host) one.certified = address.host;
-          names.insert(one.text());
-        }
-        promise->complete(Names(names.begin(), names.end()));
+      [resolver, weak = std::weak_ptr(loop), promise, address, certified](
+          const asio::error_code& error, const tcp::resolver::results_type& found) {
+        const auto here = weak.lock();
+        if (here == nullptr) return;
+        here->run_turn([&] {
+          if (error)
+            return promise->fail(Error(ErrorKind::unavailable,
+                                       "cannot resolve '" + address.host + "': " + error.message(),
+                                       Execution::not_sent));
+          std::set<std::string> names;  // sorted, because the order of an answer may change
+          for (const auto& entry : found) {
+            Address one = address;
+            one.host = entry.endpoint().address().to_string();
+            if (certified && one.certified.empty() && one.host != address.host) one.certified = address.host;
+            names.insert(one.text());
+          }
+          promise->complete(Names(names.begin(), names.end()));
+        });
       });
 }
 
@@ -55,7 +60,7 @@ PeerSet::Resolver dns_resolver(const std::shared_ptr<AgentCore>& agent, std::str
     Loop& here = *loop;
     const bool certified = core->options().credentials != nullptr;
     here.post(
-        [loop = std::move(loop), address, certified, promise] { ask(*loop, address, certified, promise); });
+        [loop = std::move(loop), address, certified, promise] { ask(loop, address, certified, promise); });
     return future;
   };
 }

@@ -168,8 +168,11 @@ Future<void> PeerSetState::pause() {
     if (auto over = weak.lock()) loop->post([loop, over = std::move(over), end] { end(loop, over); });
   });
   auto future = pause->promise.future();
-  loop_->post([loop = loop_, pause, end] {
+  loop_->post([loop = loop_, core = core_, pause, end] {
     if (!pause->promise) return;
+    const auto alive = core.lock();
+    if (alive == nullptr || alive->ended())
+      return pause->promise.fail(Error(ErrorKind::shut_down, "this agent has shut down"));
     pause->timer =
         loop->schedule(later(loop->now(), pause_between_rounds), [loop = std::weak_ptr(loop), pause, end] {
           if (const auto here = loop.lock()) end(here, pause);

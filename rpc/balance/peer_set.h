@@ -63,7 +63,8 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   // The maximum time that an attempt waits for its connection. nullopt: until the deadline.
   std::optional<std::chrono::nanoseconds> connect_within(std::optional<Clock::time_point> deadline,
                                                          std::size_t left) const;
-  Future<void> pause();  // completes when a call may try all replicas again; its cancel() ends the pause
+  // Completes when a call may try all replicas again; its cancel() ends the pause. Fails if the agent ends.
+  Future<void> pause();
 
  private:
   void resolved(Result<Names> names);
@@ -191,16 +192,20 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
     }
     tried_.clear();
     const std::uint64_t number = latest_.begin();
-    latest_.set(number, set_->pause().then([self = this->shared_from_this()](Result<void>&&) -> Result<void> {
-      if (self->latest_.cancelled()) {
-        self->end(ErrorKind::cancelled, "cancelled while no replica could be reached");
-      } else if (self->deadline_ && self->set_->loop()->now() >= *self->deadline_) {
-        self->end(ErrorKind::deadline_exceeded, "the deadline has passed while no replica could be reached");
-      } else {
-        self->attempt(nullptr);
-      }
-      return {};
-    }));
+    latest_.set(
+        number, set_->pause().then([self = this->shared_from_this()](Result<void>&& paused) -> Result<void> {
+          if (self->latest_.cancelled()) {
+            self->end(ErrorKind::cancelled, "cancelled while no replica could be reached");
+          } else if (!paused.ok()) {
+            self->end(ErrorKind::shut_down, "this agent has shut down while no replica could be reached");
+          } else if (self->deadline_ && self->set_->loop()->now() >= *self->deadline_) {
+            self->end(ErrorKind::deadline_exceeded,
+                      "the deadline has passed while no replica could be reached");
+          } else {
+            self->attempt(nullptr);
+          }
+          return {};
+        }));
   }
   void end(ErrorKind kind, const std::string& message) {
     promise_.fail(Error(kind, message, Execution::not_sent));

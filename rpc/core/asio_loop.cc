@@ -2,6 +2,9 @@
 // collected in `inbox`, and one Asio handler runs all of them. One Asio timer, set to the earliest time,
 // serves all timers.
 //
+// If several threads run the program's io_context, Hold lets one of them at a time take turns: the others
+// wait. A loop with its own thread needs no Hold.
+//
 // A loop's own thread alternates between polling and blocking (run_thread()). poll_for() polls the pollers,
 // and at intervals Asio, until the time of SpinPolicy::bound() passes without an event. Then the pollers are
 // put to sleep: they request a wake-up of the loop from Asio or from their peer. The thread then blocks in
@@ -22,6 +25,7 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -66,6 +70,27 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
 
   // --- Turns ---
 
+  // While a Hold exists, its thread has the loop. Another Hold within it has no effect.
+  class Hold {
+   public:
+    explicit Hold(State& state) : state_(state.own || state.held_here() ? nullptr : &state) {
+      if (state_ == nullptr) return;
+      state_->turns_mutex.lock();
+      state_->thread = std::this_thread::get_id();
+    }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+    ~Hold() {
+      if (state_ == nullptr) return;
+      state_->thread = std::thread::id();
+      state_->turns_mutex.unlock();
+    }
+
+   private:
+    State* const state_;
+  };
+  bool held_here() const { return thread.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
+
   void turn(Callback event) {
     take_turn([&] {
       event();
@@ -74,6 +99,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   }
   template <class Event>
   void take_turn(const Event& event) {
+    const Hold hold(*this);
     if (in_turn) return event();
     in_turn = true;
     run(event);
@@ -109,6 +135,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     }
     void operator()() {
       const auto state = std::move(state_);
+      const Hold hold(*state);
       state->rest_due = false;
       state->turn([] {});
     }
@@ -153,18 +180,32 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     armed.reset();
     timer.cancel();
   }
-  void drop_timers() {  // keeps the timers of schedule_closing()
+  // Keeps the timers of schedule_closing(), and lets no other timer be made any more. The destructor of a
+  // timer's job may fail a future, whose continuations may schedule or cancel timers.
+  void drop_timers() {
+    stopping = true;
+    std::vector<Callback> dropped;
     for (auto entry = entries.begin(); entry != entries.end();) {
       if (closing.contains(entry->first.second)) {
         ++entry;
         continue;
       }
       when.erase(entry->first.second);
+      dropped.push_back(std::move(entry->second));
       entry = entries.erase(entry);
     }
     if (entries.empty()) disarm();
+    for (Callback& job : dropped) turn([job = std::move(job)] {});
+  }
+  TimerId add_timer(Clock::time_point time, Callback job) {
+    const TimerId id = ++last;
+    entries.emplace(TimerKey{time, id}, std::move(job));
+    when.emplace(id, time);
+    arm();
+    return id;
   }
   void expire() {
+    const Hold hold(*this);
     armed.reset();
     const Clock::time_point now = Clock::now();
     while (!entries.empty() && entries.begin()->first.first <= now) {
@@ -283,7 +324,9 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   asio::io_context& context;
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work;
 
-  std::atomic<std::thread::id> thread{};  // of the loop's own thread
+  // The loop's own thread, or the thread that has the program's io_context for its turn.
+  std::atomic<std::thread::id> thread{};
+  std::mutex turns_mutex;  // locked by Hold
 
   // Used on the loop's thread.
   bool in_turn = false;
@@ -295,6 +338,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   std::set<TimerId> closing;  // the timers that stop() does not drop
   std::optional<Clock::time_point> armed;
   TimerId last = 0;
+  bool stopping = false;  // only timers of schedule_closing() may be made
   std::vector<LoopPoller*> pollers;
   std::size_t costly_pollers = 0;  // at the end of pollers
   std::vector<LoopPoller*> asleep;
@@ -361,10 +405,11 @@ void AsioLoop::run_late_jobs() {
 }
 
 // Asio considers a thread as running only within run(). A thread that spins is outside run(), so this
-// function also compares the id of the loop's thread.
-bool AsioLoop::running_here() const {
-  return state_->thread.load(std::memory_order_relaxed) == std::this_thread::get_id() ||
-         context_.get_executor().running_in_this_thread();
+// function also compares the id of the loop's thread. After stop(), any thread may run late jobs.
+bool AsioLoop::running_here() const { return state_->held_here() || (own_ && runs_on_this_thread()); }
+
+bool AsioLoop::runs_on_this_thread() const {
+  return state_->held_here() || context_.get_executor().running_in_this_thread();
 }
 
 // CLOCK_MONOTONIC_COARSE is the value of std::chrono::steady_clock (CLOCK_MONOTONIC) at the kernel's last
@@ -378,15 +423,11 @@ Clock::time_point AsioLoop::coarse_now() const {
 void AsioLoop::run_turn(Callback event) { state_->turn(std::move(event)); }
 
 Loop::TimerId AsioLoop::schedule(Clock::time_point when, Callback job) {
-  const TimerId id = ++state_->last;
-  state_->entries.emplace(State::TimerKey{when, id}, std::move(job));
-  state_->when.emplace(id, when);
-  state_->arm();
-  return id;
+  return state_->stopping ? 0 : state_->add_timer(when, std::move(job));
 }
 
 Loop::TimerId AsioLoop::schedule_closing(Clock::time_point when, Callback job) {
-  const TimerId id = schedule(when, std::move(job));
+  const TimerId id = state_->add_timer(when, std::move(job));
   state_->closing.insert(id);
   return id;
 }

@@ -1,12 +1,13 @@
 // AsioLoop: a Loop over an asio::io_context. Either the loop owns the io_context and a thread that runs it,
 // or the program owns and runs the io_context.
 //
-// Owned by an agent through shared_ptr; pending futures share the ownership. One thread at a time runs the
-// loop. stop() drops the timers, except those of schedule_closing(). It ends the loop's own thread when no
-// other work is pending on the io_context. Jobs that are posted after stop() run at once on one of the
-// threads that post them, one job at a time, so that no job is lost. stop() does not stop a program's
-// io_context. A loop with its own thread may spin: without work it polls for a short time before it blocks,
-// which saves the wake-up (spin_policy.h).
+// Owned by an agent through shared_ptr; pending futures share the ownership. Several threads may run the
+// program's io_context: one of them at a time takes a turn of the loop, and the others wait. stop() drops the
+// timers, except those of schedule_closing(); a timer that schedule() would make later is dropped at once. It
+// ends the loop's own thread when no other work is pending on the io_context. Jobs that are posted after
+// stop() run at once on one of the threads that post them, one job at a time, so that no job is lost. stop()
+// does not stop a program's io_context. A loop with its own thread may spin: without work it polls for a
+// short time before it blocks, which saves the wake-up (spin_policy.h).
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -32,6 +33,7 @@ class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_t
   Clock::time_point now() const override { return Clock::now(); }
   Clock::time_point coarse_now() const override;
   bool running_here() const override;
+  bool runs_on_this_thread() const override;
   TimerId schedule(Clock::time_point when, Callback job) override;
   void cancel(TimerId timer) override;
   TimerId schedule_closing(Clock::time_point when, Callback job) override;

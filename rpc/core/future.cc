@@ -33,7 +33,7 @@ void continuation_threw(const Loop* loop, ExceptionSink* exceptions) noexcept {
 }
 
 void refuse_blocking(const Loop* loop) {
-  if (OwnedThread::here() || (loop != nullptr && loop->running_here()))
+  if (OwnedThread::here() || (loop != nullptr && loop->runs_on_this_thread()))
     throw Error(ErrorKind::failed_precondition,
                 "get() would block a thread that an agent needs: co_await the future or use then()");
 }

@@ -48,7 +48,12 @@ class WEFT_EXPORT Loop : public Executor {
   virtual Clock::time_point now() const = 0;  // the time of the loop's clock
   // Like now(), but cheaper, and up to a few milliseconds late; for measuring ages. Any thread.
   virtual Clock::time_point coarse_now() const { return now(); }
+  // Whether the calling thread is in a turn of the loop, or is the loop's own thread.
   virtual bool running_here() const = 0;
+  // Whether the calling thread runs the loop, so that a blocking wait on it delays the loop: as
+  // running_here(), or in any handler of the program's io_context.
+  virtual bool runs_on_this_thread() const { return running_here(); }
+  // Runs the job on the loop at that time. After stop(), the job is destroyed instead, and 0 is returned.
   virtual TimerId schedule(Clock::time_point when, Callback job) = 0;
   virtual void cancel(TimerId timer) = 0;
   // From any thread: runs the job at once if this is the loop's thread, otherwise posts it.
@@ -69,7 +74,8 @@ class WEFT_EXPORT Loop : public Executor {
     return schedule(when, std::move(job));
   }
   // Runs an event that Asio has delivered on this thread, then the jobs that the event has posted to this
-  // loop. So these jobs run before the next event, and do not pass through Asio's queue.
+  // loop. So these jobs run before the next event, and do not pass through Asio's queue. Each handler that
+  // Asio calls must use it, because several threads may run the program's io_context.
   virtual void run_turn(Callback event) { event(); }
   // The execution context for Asio's timers and sockets in handlers of calls on this loop.
   virtual asio::execution_context& context() = 0;

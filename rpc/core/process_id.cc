@@ -41,10 +41,11 @@ ProcessId own_process() {
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id") >> std::ws, boot);
   std::error_code unknown;
   const std::string space = std::filesystem::read_symlink("/proc/self/ns/pid", unknown).string();
+  const std::string network = std::filesystem::read_symlink("/proc/self/ns/net", unknown).string();
   const auto number = static_cast<std::uint32_t>(::getpid());
   const std::uint64_t started = start_of(number);
   if (boot.empty() || space.empty() || started == 0) return {};
-  return {name_hash(boot + space) | 1, number, started};
+  return {name_hash(boot + space) | 1, number, started, network.empty() ? 0 : name_hash(boot + network) | 1};
 }
 
 int open_process(const ProcessId& process) {

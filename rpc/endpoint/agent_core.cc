@@ -199,6 +199,13 @@ std::vector<std::string> AgentCore::addresses() const {
   return all;
 }
 
+std::vector<std::string> AgentCore::stated_addresses(const std::optional<HostPair>& hosts) const {
+  std::vector<std::string> stated;
+  for (const std::string& text : addresses())
+    if (const auto seen = as_seen_by_peer(Address::parse(text), hosts)) stated.push_back(seen->text());
+  return stated;
+}
+
 Future<void> AgentCore::drain(std::chrono::nanoseconds timeout) {
   return accounts()->drain(pick_loop(), timeout, [this] {
     for (const auto& link : links_.all()) link->loop()->post([link] { link->say_goodbye(); });
@@ -226,6 +233,12 @@ void AgentCore::shut_down() {
         "'" + id().name +
             "' cannot be shut down or destroyed on one of its threads: shutdown waits for these threads");
   if (!end()) return;
+  // If the program runs the loop, on several threads perhaps, then no turn of the loop runs meanwhile.
+  const auto& loop = loops_.front();
+  loop->owns_thread() ? end_all() : loop->run_turn([this] { end_all(); });
+}
+
+void AgentCore::end_all() {
   accounts()->set_draining();
   for (auto hook = hooks().all().rbegin(); hook != hooks().all().rend(); ++hook) (*hook)->shut_down();
   std::vector<std::unique_ptr<Listener>> listeners;
@@ -251,8 +264,7 @@ void AgentCore::shut_down() {
   };
   for (const auto& loop : loops_) {
     if (!loop->owns_thread()) {
-      // The loop of the program or of a simulation: the agent is destroyed on the thread that runs the loop,
-      // or after the loop has stopped.
+      // The loop of the program or of a simulation, which may not run any more.
       end_on(*loop);
       continue;
     }

@@ -53,6 +53,9 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   void listen();  // call it after all layers, interceptors and methods were added
   // As Agent::addresses().
   std::vector<std::string> addresses() const;
+  // The addresses that this agent states to the peer at the other end of a connection between these hosts. A
+  // wildcard is stated as the connection's own address, or not at all.
+  std::vector<std::string> stated_addresses(const std::optional<HostPair>& hosts) const;
 
   // Takes over a new connection. route: the route that dialled; null: the connection was accepted.
   void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
@@ -86,6 +89,7 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
 
  private:
   AgentCore(Runtime runtime, AgentOptions complete_options);
+  void end_all();  // the part of shut_down() that runs once
   std::unique_ptr<Listener> listen_at(const Address& address);
   void end_session(const std::shared_ptr<Session>& session, const Error& reason);
   bool is_expected(const std::string& name) const;

@@ -35,9 +35,13 @@ std::shared_ptr<Session> AgentCore::admit(const AgentId& peer, const Protocol& p
 void AgentCore::link_ready(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
                            const HelloInfo& hello) {
   std::vector<Address> addresses;
+  std::vector<std::string> texts;
   for (const std::string& text : hello.addresses) {
     try {
-      addresses.push_back(Address::parse(text));
+      Address address = Address::parse(text);
+      if (!is_on_host_of_peer(address, link->hosts())) continue;
+      addresses.push_back(std::move(address));
+      texts.push_back(text);
     } catch (const Error&) {
       log().write_some("malformed addresses", link->loop(),
                        hello.name + " states a malformed address: " + text,
@@ -45,7 +49,7 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, const std::shared_
     }
   }
   AgentCounters::count(counters().connections_made);
-  const auto named = routes_.peer_connected(hello.name, hello.addresses, dialled, link->loop());
+  const auto named = routes_.peer_connected(hello.name, texts, dialled, link->loop());
   if (link->protocol().has(features::sessions) && link->peer() != id()) link->join();
   // A name has one incarnation at a time.
   for (const AgentId& peer : sessions_->absent(hello.name))

@@ -58,7 +58,7 @@ void Link::open() {
   hello.features = own_protocol.features;
   hello.name = core_->id().name;
   hello.incarnation = core_->id().incarnation;
-  hello.addresses = core_->addresses();
+  hello.addresses = core_->stated_addresses(connection->hosts());
   hello.max_calls = core_->options().limits.calls;
   hello.max_bytes = core_->options().limits.in_flight;
   hello.max_header = core_->options().limits.header;
@@ -336,6 +336,7 @@ void Link::on_closed(const Error& reason) {
   if (handshake_timer_ != 0) loop()->cancel(std::exchange(handshake_timer_, 0));
   if (heartbeat_ != 0) loop()->cancel(std::exchange(heartbeat_, 0));
   if (acknowledge_timer_ != 0) loop()->cancel(std::exchange(acknowledge_timer_, 0));
+  if (replies_timer_ != 0) loop()->cancel(std::exchange(replies_timer_, 0));
   end_handshake();
   if (route_ == nullptr && !ready_ &&
       (reason.kind() == ErrorKind::permission_denied || reason.kind() == ErrorKind::deadline_exceeded))
@@ -389,6 +390,7 @@ void Link::on_closed(const Error& reason) {
     if (auto call = served.call.lock();
         call != nullptr && !call->is_notification() && !(call->is_resumable() && in_session()))
       call->cancel();
+  while (!delayed_.empty()) serve(delayed_.pop());  // those that were cancelled end at once
   // The connection owns this link until the connection has reported its end. That may never happen if the
   // program's io_context does not run.
   connection_ = nullptr;

@@ -46,8 +46,9 @@ class WEFT_EXPORT Link final : public Carrier,
   // Throws resource_exhausted if the frame exceeds a limit of this side or of the peer. Any thread, once
   // ready.
   void check_fits(const OutboundFrame& frame) const override;
-  bool fits(const OutboundFrame& frame) const;                        // true: check_fits() does not throw
-  const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }  // any thread
+  bool fits(const OutboundFrame& frame) const;                            // true: check_fits() does not throw
+  const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }      // any thread
+  std::optional<HostPair> hosts() const { return connection_->hosts(); }  // of a link that has not ended
 
   // The session with the peer, for resumable calls. null: the session does not exist, or it has ended. Any
   // thread, once ready.
@@ -62,6 +63,8 @@ class WEFT_EXPORT Link final : public Carrier,
   void begin_session();  // sends the session's frames over this link, unless the session uses another link
   void transmit();       // sends the session's next frames, if the session uses this link
   static void transmit_soon(const std::shared_ptr<Link>& link);  // transmit() on the link's loop; any thread
+  // Sends the calls that wait on this link for credit or for Session::is_full(); any thread.
+  static void send_held_soon(const std::shared_ptr<Link>& link);
   // Sends the calls that wait in the session, if the session uses this link.
   void send_waiting();
   void enter(const std::shared_ptr<PendingCall>& call);  // sends the call as soon as there is credit
@@ -136,6 +139,7 @@ class WEFT_EXPORT Link final : public Carrier,
   void write(OutboundFrame&& frame);  // sends the frame, with the acknowledgement that is due
   void on_credit(const CreditInfo& credit);
   void dispatch(const std::shared_ptr<PendingCall>& call);  // sends the call, and uses credit
+  bool has_room_for(const PendingCall& call) const;
   void send_held();
   void count_no_more(Served& call);
   void give_credit(std::uint64_t bytes);  // returns the credit of a notification to the peer
@@ -143,7 +147,11 @@ class WEFT_EXPORT Link final : public Carrier,
   void await_beat();
   void send_beat(FrameKind kind, std::uint64_t id);
   void refuse(const Prefix& request, const MethodEntry& method, ErrorKind kind, const std::string& message);
-  void answer(OutboundFrame&& frame, bool upkeep = false);
+  void answer(OutboundFrame&& frame);
+  static void serve(const std::shared_ptr<IncomingCall>& call);  // prepares and runs the call
+  bool replies_pile_up() const;
+  void watch_replies();
+  void look_at_replies();
 
   // Adds one request to the counter, which is written on the loop only.
   static void count(std::atomic<std::uint64_t>& requests) {
@@ -182,6 +190,11 @@ class WEFT_EXPORT Link final : public Carrier,
     std::uint64_t upkeep = 0;            // calls that use no credit
   } unanswered_;
   CreditReturns returns_;
+  // Requests that wait until the peer has read earlier replies, in the order of their arrival.
+  Fifo<std::shared_ptr<IncomingCall>> delayed_;
+  Loop::TimerId replies_timer_ = 0;
+  std::uint64_t replies_read_ = 0;    // a number that grows if the peer reads or acknowledges replies
+  std::int64_t replies_unread_ = 0;   // looks since it has grown
   std::shared_ptr<Session> session_;  // constant once ready
   // counted_: the number of resumable frames that the peer has accepted is known. stated_: the peer has
   // stated it over this link.

@@ -28,7 +28,7 @@ void Link::enter(const std::shared_ptr<PendingCall>& call) {
                peer_leaving_ ? "the peer is shutting down" : "the connection has ended");
     return;
   }
-  if (call->upkeep() || (held_.empty() && window_.has_room())) return dispatch(call);
+  if (call->upkeep() || (held_.empty() && has_room_for(*call))) return dispatch(call);
   if (held_.size() >= prune_held_at_) {
     Fifo<std::shared_ptr<PendingCall>> live;
     while (!held_.empty())
@@ -39,9 +39,17 @@ void Link::enter(const std::shared_ptr<PendingCall>& call) {
   held_.push(call);
 }
 
+bool Link::has_room_for(const PendingCall& call) const {
+  return window_.has_room() && !(call.notify() && call.resumable() && in_session() && session_->is_full());
+}
+
 void Link::send_held() {
-  while (!held_.empty() && window_.has_room() && !ended_)
+  while (!held_.empty() && !ended_ && (held_.front()->finished() || has_room_for(*held_.front())))
     if (const auto call = held_.pop(); !call->finished()) dispatch(call);
+}
+
+void Link::send_held_soon(const std::shared_ptr<Link>& link) {
+  link->loop()->dispatch([link] { link->send_held(); });
 }
 
 void Link::on_credit(const CreditInfo& credit) {
@@ -91,18 +99,9 @@ void Link::dispatch(const std::shared_ptr<PendingCall>& call) {
       asked.charged = weak_from_this();
     }
     auto kept = session->request(std::move(*sealed), std::move(asked), *this, ends_when_sent);
-    switch (kept.keep) {
-      case Session::Keep::yes:
-        return kept.next ? transmit(std::move(*kept.next)) : transmit();
-      case Session::Keep::too_many:
-        return close(Error(ErrorKind::resource_exhausted, "the peer does not acknowledge notifications: " +
-                                                              std::to_string(session->kept_bytes()) +
-                                                              " bytes are kept (Limits::in_flight)"));
-      case Session::Keep::too_many_absent:  // only of an answer
-      case Session::Keep::over:
-        if (!call->upkeep()) window_.give_back(1, bytes);
-        return;
-    }
+    if (kept.keep != Session::Keep::over) return kept.next ? transmit(std::move(*kept.next)) : transmit();
+    if (!call->upkeep()) window_.give_back(1, bytes);
+    return;
   }
   if (!call->background()) count(sent_);
   AgentCounters::count(core_->counters().bytes_sent, bytes);

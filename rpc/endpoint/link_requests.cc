@@ -1,13 +1,13 @@
 // Link: calls of the peer, which this side serves.
 #include <weft/rpc/endpoint/link.h>
 
+#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/endpoint/agent_core.h>
 
 namespace weft::rpc {
 namespace {
 
-// At most a hello and acknowledgements, but no backlog of answers.
-constexpr std::uint64_t few_unsent_bytes = 1024;
+constexpr auto between_looks = std::chrono::milliseconds{10};  // at replies that pile up
 
 // The entry for a method that is not served. Layers above still read the sections of the call, and end the
 // state that depends on the call. The caller knows the method's name; only the log line of a notification
@@ -130,12 +130,54 @@ void Link::on_request(std::shared_ptr<IncomingMessage> message, bool admitted) {
   auto call = std::make_shared<IncomingCall>(core_, shared_from_this(), std::move(method), message, caller_,
                                              deadline, info.attempt, std::move(active));
   served.call = call;
+  const bool at_once = served.upkeep || (delayed_.empty() && !replies_pile_up());
   incoming_.insert(prefix.call_id, std::move(served));
-  if (message->has_sections()) {
-    core_->hooks().prepare(call);
+  if (at_once) return serve(call);
+  delayed_.push(std::move(call));
+  watch_replies();
+}
+
+void Link::serve(const std::shared_ptr<IncomingCall>& call) {
+  if (call->message().has_sections()) {
+    call->host()->hooks().prepare(call);
   } else {
     call->run();
   }
+}
+
+// While more bytes of replies wait than Limits::in_flight, the peer's further requests wait, too. So a peer
+// that reads slowly delays only itself, and the replies stay within the limit, plus those of requests that
+// were served before. A peer that reads nothing for the heartbeat's timeout is disconnected. Reading
+// continues meanwhile: two agents whose replies pile up towards each other would otherwise wait for each
+// other.
+bool Link::replies_pile_up() const {
+  return (in_session() && session_->is_full()) ||
+         (connection_ != nullptr && connection_->unsent_bytes() > core_->options().limits.in_flight);
+}
+
+void Link::watch_replies() {
+  if (replies_timer_ != 0 || ended_) return;
+  replies_timer_ = loop()->schedule(later(loop()->now(), between_looks), while_alive(this, [](Link& link) {
+                                      link.replies_timer_ = 0;
+                                      link.look_at_replies();
+                                    }));
+}
+
+void Link::look_at_replies() {
+  while (!delayed_.empty() && !replies_pile_up() && !ended_) serve(delayed_.pop());
+  if (ended_ || (delayed_.empty() && !replies_pile_up())) return;
+  const std::uint64_t read = connection_->sent_bytes() + (in_session() ? session_->acknowledged_frames() : 0);
+  replies_unread_ = read == std::exchange(replies_read_, read) ? replies_unread_ + 1 : 0;
+  const auto timeout = core_->options().heartbeat.timeout;
+  // Counted in looks, so that a period in which this process was stopped counts as one.
+  if (replies_unread_ > 1 && timeout.count() > 0 && replies_unread_ * between_looks >= timeout)
+    return close(Error(
+        ErrorKind::resource_exhausted,
+        "the peer has not read its replies for " +
+            std::to_string(std::chrono::duration<double>(timeout).count()) +
+            " s: " + std::to_string(connection_->unsent_bytes()) + " bytes are unsent, the limit is " +
+            std::to_string(core_->options().limits.in_flight) + " (Limits::in_flight, Heartbeat::timeout)"));
+  watch_replies();
 }
 
 void Link::refuse(const Prefix& request, const MethodEntry& method, ErrorKind kind,
@@ -151,6 +193,12 @@ void Link::refuse(const Prefix& request, const MethodEntry& method, ErrorKind ki
     if (method.upkeep) return;
     return give_credit(Prefix::size + request.header_words * std::uint64_t{8} + request.body_bytes);
   }
+  // The peer's credit does not bound the number of refusals.
+  if (replies_pile_up())
+    return close(Error(ErrorKind::resource_exhausted,
+                       "a request was refused (" + message + "), and the peer does not read its replies: " +
+                           std::to_string(connection_->unsent_bytes()) + " bytes are unsent, the limit is " +
+                           std::to_string(core_->options().limits.in_flight) + " (Limits::in_flight)"));
   send_failure(request, {kind, message, core_->id().name, method.name, {}, true},
                ActiveCall(core_->accounts()));
 }
@@ -187,18 +235,15 @@ void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&&
       if (call != nullptr && call->expected_next == link.expected_) link.unacknowledged_ = {};
       auto kept = link.session_->answer(call_id, std::move(reply), link.ended_ ? nullptr : &link);
       if (kept.next) link.transmit(std::move(*kept.next));
-      if (kept.keep == Session::Keep::too_many_absent)
-        link.core_->lose(link.peer_,
-                         Error(ErrorKind::peer_lost,
-                               link.peer_.name + " is absent, and the replies that are kept for it exceed "
-                                                 "Limits::in_flight or in_flight_total"));
       if (kept.keep == Session::Keep::too_many)
-        link.close(Error(ErrorKind::resource_exhausted, "the peer does not acknowledge its replies: " +
-                                                            std::to_string(link.session_->kept_bytes()) +
-                                                            " bytes are kept (Limits::in_flight)"));
-      return;
+        return link.core_->lose(link.peer_,
+                                Error(ErrorKind::peer_lost, link.peer_.name +
+                                                                " is absent, and the replies that are kept for absent "
+                                                                "peers exceed Limits::in_flight_total"));
+    } else {
+      link.answer(std::move(reply));
     }
-    link.answer(std::move(reply), call != nullptr && call->upkeep);
+    if (link.replies_pile_up()) link.watch_replies();
   };
   if (loop()->running_here()) return send(*this, frame);
   loop()->post([self = shared_from_this(), send, frame = std::move(frame)]() mutable { send(*self, frame); });
@@ -214,18 +259,9 @@ void Link::count_no_more(Served& call) {
   }
 }
 
-// Disconnects a peer that sends requests and reads no answers, because the answers would accumulate. The
-// number of answers to upkeep calls is limited by the calls to which they belong.
-void Link::answer(OutboundFrame&& frame, bool upkeep) {
+void Link::answer(OutboundFrame&& frame) {
   if (ended_) return;
-  const std::uint64_t bytes = frame.bytes();
-  const std::uint64_t unsent = connection_->unsent_bytes();
-  if (!upkeep && unsent > few_unsent_bytes && unsent + bytes > core_->options().limits.in_flight)
-    return close(Error(ErrorKind::resource_exhausted,
-                       "the peer does not read its replies: " + std::to_string(unsent + bytes) +
-                           " bytes are unsent, the limit is " +
-                           std::to_string(core_->options().limits.in_flight) + " (Limits::in_flight)"));
-  AgentCounters::count(core_->counters().bytes_sent, bytes);
+  AgentCounters::count(core_->counters().bytes_sent, frame.bytes());
   write(std::move(frame));
 }
 

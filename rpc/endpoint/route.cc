@@ -252,7 +252,7 @@ void Route::dial() {
 void Route::dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere) {
   untried_.clear();
   refused_ = false;
-  all_refused_ = true;
+  all_refused_ = all_prove_ = true;
   const bool same_host = core.options().same_host && core.options().credentials == nullptr;
   for (const Address& address : addresses) {
     if (same_host && core.transport("shm") != nullptr)
@@ -342,7 +342,7 @@ void Route::dial_ended(const Error& reason) {
   }
   if (!waiting_.empty() || rejoining_) dial_later();
   // An overloaded host may refuse a connection once, so two consecutive refusals are needed.
-  refused_dials_ = refused_ && all_refused_ ? refused_dials_ + 1 : 0;
+  refused_dials_ = refused_ && all_prove_ ? refused_dials_ + 1 : 0;
   if (rejoining_ && refused_dials_ >= 2)
     for (const AgentId& life : core->sessions().absent(peer_name()))
       core->lose(life, Error(ErrorKind::peer_lost, life.name + " no longer listens: " + reason.what()));
@@ -367,23 +367,26 @@ void Route::connected(Result<std::shared_ptr<Connection>> made) {
   }
 }
 
-// If an address of the peer refuses a connection, no process listens there, which proves the peer's end. Two
-// cases prove nothing: a loopback address of a peer on another host, and shared memory, which may be missing
-// for other reasons.
+// If the peer is on this host and in its network namespace, and an address of this host refuses a connection,
+// no process listens there, which proves the peer's end. Other refusals prove nothing, because a load
+// balancer or a firewall may have answered, or the address may be that of another agent. Shared memory may be
+// missing for other reasons.
 void Route::note_failure(const std::exception& error) {
   if (dialled_.scheme == "shm") return;
   const auto core = core_.lock();
-  const bool of_this_host =
+  const auto* refusal = dynamic_cast<const ConnectionRefused*>(&error);
+  const bool proves = refusal != nullptr && refusal->on_this_host() && core != nullptr &&
+                      core->sessions().is_absent_on_this_host(peer_name());
+  const bool loopback =
       dialled_.host == "localhost" || dialled_.host == "::1" || dialled_.host.starts_with("127.");
-  const bool refused =
-      dynamic_cast<const ConnectionRefused*>(&error) != nullptr &&
-      (!of_this_host || (core != nullptr && core->sessions().is_absent_on_this_host(peer_name())));
+  const bool refused = refusal != nullptr && (!loopback || proves);
   refused_ = refused_ || refused;
   all_refused_ = all_refused_ && refused;
+  all_prove_ = all_prove_ && proves;
 }
 
 void Route::dial_failed(const Error& reason) {
-  all_refused_ = false;
+  all_refused_ = all_prove_ = false;
   dial_next(reason);
 }
 

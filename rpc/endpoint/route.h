@@ -104,9 +104,10 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   std::atomic<bool> to_visitor_{false};
   bool rejoining_ = false;
   bool for_nobody_ = false;  // the latest dial was for rejoin() only
-  // Whether an address has refused the current dial, and whether all addresses have. refused_dials_: the
-  // number of consecutive dials that all addresses refused.
-  bool refused_ = false, all_refused_ = true;
+  // Whether an address has refused the current dial, whether all addresses have, and whether all these
+  // refusals prove that no process listens. refused_dials_: the number of consecutive dials with such a
+  // proof.
+  bool refused_ = false, all_refused_ = true, all_prove_ = true;
   std::uint32_t refused_dials_ = 0;
   std::atomic<Reach> reach_{Reach::idle};
   std::deque<Address> untried_;  // addresses that the current dial has not tried

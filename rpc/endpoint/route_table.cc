@@ -1,5 +1,7 @@
 #include <weft/rpc/endpoint/route_table.h>
 
+#include <weft/rpc/transport/local_address.h>
+
 #include <algorithm>
 
 namespace weft::rpc {
@@ -8,7 +10,11 @@ std::shared_ptr<Route> RouteTable::to_name(const std::string& name,
                                            const std::vector<std::string>& addresses) {
   std::vector<Address> known;
   known.reserve(addresses.size());
-  for (const std::string& text : addresses) known.push_back(Address::parse(text));
+  for (const std::string& text : addresses) {
+    Address address = Address::parse(text);
+    // A wildcard would lead back to this host.
+    if (!is_wildcard(address.host)) known.push_back(std::move(address));
+  }
   return find_or_make(name, std::move(known));
 }
 

@@ -61,6 +61,7 @@ std::uint64_t Session::keep(Frame&& frame) {
     kept_bytes_ += frame.bytes;
     *kept_total_ += frame.bytes;
   }
+  full_ = kept_bytes_ >= max_kept_;
   kept_.push_back(std::move(frame));
   if (unsent_ == kept_.end()) --unsent_;
   return end_of_kept() - 1;
@@ -81,7 +82,6 @@ Session::Kept Session::request(PendingCall::Sealed&& sealed, Asked asked, const 
                            .ends_when_sent = ends_when_sent,
                            .counts = !call->background()});
       asked_.insert(call->id(), std::move(asked));
-      if (kept_bytes_ > max_kept_ && call->notify()) return {Keep::too_many};
       return {Keep::yes, next_if_last(&link)};
     }
   }
@@ -98,9 +98,7 @@ Session::Kept Session::answer(std::uint64_t call_id, OutboundFrame&& frame, cons
     if (ended_) return {Keep::over};
     keep({.frame = std::move(frame), .call_id = call_id, .bytes = bytes, .kind = FrameKind::reply});
     kept.next = next_if_last(link);
-    const bool absent = in_use_ == nullptr;
-    if (kept_bytes_ > bytes && (kept_bytes_ > max_kept_ || (absent && *kept_total_ > max_kept_total_)))
-      kept.keep = absent ? Keep::too_many_absent : Keep::too_many;
+    if (in_use_ == nullptr && kept_bytes_ > bytes && *kept_total_ > max_kept_total_) kept.keep = Keep::too_many;
     if (!kept.next) other = link_.lock();
   }
   if (other != nullptr) Link::transmit_soon(other);
@@ -139,7 +137,7 @@ std::optional<Session::Next> Session::next(const Link& link) {
   return take_next();
 }
 
-void Session::drop_until(std::uint64_t count, std::list<Frame>& dropped) {
+std::shared_ptr<Link> Session::drop_until(std::uint64_t count, std::list<Frame>& dropped) {
   for (; first_ < count && !kept_.empty(); ++first_) {
     const auto first = kept_.begin();
     if (first->is_bounded()) {
@@ -150,6 +148,8 @@ void Session::drop_until(std::uint64_t count, std::list<Frame>& dropped) {
     dropped.splice(dropped.end(), kept_, first);
   }
   next_ = std::max(next_, first_);
+  const bool full = kept_bytes_ >= max_kept_;
+  return full_.exchange(full) && !full ? link_.lock() : nullptr;
 }
 
 void Session::finish_notifications(const std::list<Frame>& dropped) {
@@ -159,13 +159,15 @@ void Session::finish_notifications(const std::list<Frame>& dropped) {
 
 bool Session::acknowledged(std::uint64_t count) {
   std::list<Frame> dropped;  // destroyed without the mutex
+  std::shared_ptr<Link> has_room;
   {
     MutexLock lock(mutex_);
     if (ended_) return true;
     if (count > end_of_kept()) return false;
-    drop_until(count, dropped);
+    has_room = drop_until(count, dropped);
   }
   finish_notifications(dropped);
+  if (has_room != nullptr) Link::send_held_soon(has_room);
   return true;
 }
 
@@ -187,12 +189,14 @@ std::optional<Session::Asked> Session::take(std::uint64_t call_id) {
 std::optional<Session::Asked> Session::answered(std::uint64_t call_id) {
   std::list<Frame> dropped;
   std::optional<Asked> asked;
+  std::shared_ptr<Link> has_room;
   {
     MutexLock lock(mutex_);
     asked = asked_.take(call_id);
-    if (asked) drop_until(asked->number + 1, dropped);
+    if (asked) has_room = drop_until(asked->number + 1, dropped);
   }
   finish_notifications(dropped);
+  if (has_room != nullptr) Link::send_held_soon(has_room);
   return asked;
 }
 
@@ -215,6 +219,11 @@ void Session::cancel(std::uint64_t call_id) {
     link = link_.lock();
   }
   if (link != nullptr) Link::transmit_soon(link);
+}
+
+std::uint64_t Session::acknowledged_frames() const {
+  MutexLock lock(mutex_);
+  return first_;
 }
 
 bool Session::awaits(std::uint64_t call_id) const {

@@ -65,9 +65,9 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
     std::uint64_t number = 0;
     bool counts = false;  // true: a request that Link::requests_sent() counts
   };
-  // over: the session has ended. too_many: too many bytes of answers and notifications are not acknowledged;
-  // close the link. too_many_absent: the same without a link; end the session.
-  enum class Keep : std::uint8_t { yes, too_many, too_many_absent, over };
+  // over: the session has ended. too_many: too many bytes are kept for all peers, and this session has no
+  // link; end it.
+  enum class Keep : std::uint8_t { yes, too_many, over };
   // The result of passing a frame to the session.
   struct Kept {
     Keep keep = Keep::yes;
@@ -78,6 +78,11 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   Kept request(PendingCall::Sealed&& sealed, Asked asked, const Link& link, bool ends_when_sent);
   // Keeps an answer for the link in use. link: null if the call's link has ended.
   Kept answer(std::uint64_t call_id, OutboundFrame&& frame, const Link* link);
+  // Whether the bytes of answers and notifications that are not acknowledged have reached max_kept. Then
+  // notifications wait for their link's send_held(), and requests of the peer wait to be served. Like a
+  // credit, the last frame may exceed the limit.
+  bool is_full() const { return full_; }
+  std::uint64_t acknowledged_frames() const;
   // The next frame for `link`. nullopt: no frame is unsent, or another link is in use.
   std::optional<Next> next(const Link& link);
   // The peer has accepted this number of frames. false: the number exceeds the frames that were sent.
@@ -141,7 +146,8 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   std::uint64_t end_of_kept() const WEFT_REQUIRES(mutex_) { return first_ + kept_.size(); }
   Next take_next() WEFT_REQUIRES(mutex_);
   std::optional<Next> next_if_last(const Link* link) WEFT_REQUIRES(mutex_);
-  void drop_until(std::uint64_t count, std::list<Frame>& dropped) WEFT_REQUIRES(mutex_);
+  // Returns the link in use if its notifications need not wait any more (is_full()), otherwise null.
+  std::shared_ptr<Link> drop_until(std::uint64_t count, std::list<Frame>& dropped) WEFT_REQUIRES(mutex_);
   void finish_notifications(const std::list<Frame>& dropped) WEFT_EXCLUDES(mutex_);
   std::optional<Asked> take(std::uint64_t call_id) WEFT_EXCLUDES(mutex_);
 
@@ -171,6 +177,7 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   std::vector<std::weak_ptr<Link>> others_ WEFT_GUARDED_BY(mutex_);  // links that may replace the link in use
   std::optional<Error> ended_ WEFT_GUARDED_BY(mutex_);
   std::atomic<bool> is_over_{false};  // ended_ is set
+  std::atomic<bool> full_{false};     // is_full(); written with mutex_ locked
 };
 
 }  // namespace weft::rpc

@@ -71,9 +71,12 @@ class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
   void await_end() {
     process_->async_wait(asio::posix::stream_descriptor::wait_read,
                          [self = shared_from_this()](const asio::error_code& error) {
-                           if (error || !self->process_) return;
-                           pollfd ended{self->process_->native_handle(), POLLIN, 0};
-                           ::poll(&ended, 1, 0) > 0 ? self->process_ended() : self->await_end();
+                           if (error) return;
+                           self->loop_->run_turn([&] {
+                             if (!self->process_) return;
+                             pollfd ended{self->process_->native_handle(), POLLIN, 0};
+                             ::poll(&ended, 1, 0) > 0 ? self->process_ended() : self->await_end();
+                           });
                          });
   }
   void process_ended() { give_up("its process has ended"); }
@@ -239,7 +242,7 @@ bool Sessions::is_absent_on_this_host(const std::string& name) const {
   MutexLock lock(mutex_);
   return std::any_of(lives.begin(), lives.end(), [this](const AgentId& life) WEFT_REQUIRES(mutex_) {
     const auto found = entries_.find(life);
-    return found != entries_.end() && found->second.process.is_on_host_of(own_);
+    return found != entries_.end() && found->second.process.shares_network_of(own_);
   });
 }
 

@@ -52,8 +52,9 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   // The agent to which the incarnation belongs, which may be this agent. nullopt: unknown.
   std::optional<AgentId> agent_of(std::uint64_t incarnation) const;
   std::vector<AgentId> absent(const std::string& name) const;  // the absent incarnations of that name
-  bool is_absent_on_this_host(const std::string& name) const;  // any incarnation of that name
-  const ProcessId& own_process() const { return own_; }        // the process of this agent
+  // Whether any absent incarnation of that name is on this host and in its network namespace.
+  bool is_absent_on_this_host(const std::string& name) const;
+  const ProcessId& own_process() const { return own_; }  // the process of this agent
   // Random and secret; the tables of calls hash ids with it (id_map.h).
   std::uint64_t id_seed() const { return id_seed_; }
 

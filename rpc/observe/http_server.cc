@@ -120,14 +120,17 @@ struct HttpServer::State {
     host = endpoint.address().to_string();
     if (endpoint.address().is_v6()) host = "[" + host + "]";
     const std::string port = host + ":" + std::to_string(endpoint.port());
+    // A silent connection occupies a thread until the timeout, and civetweb does not limit the connections of
+    // a client. So there are more threads than a few clients have connections; a thread has 100 KB of stack,
+    // of which it uses a few KB.
     const char* options[] = {"listening_ports",
                              port.c_str(),  //
                              "num_threads",
-                             "32",  // each reads a request or writes a reply
+                             "256",  // each reads a request or writes a reply
                              "connection_queue",
-                             "64",  // connections that wait for a thread
+                             "256",  // connections that wait for a thread
                              "request_timeout_ms",
-                             "5000",  //
+                             "2000",  //
                              "max_request_size",
                              "8192",  // bytes
                              nullptr};

@@ -1,6 +1,10 @@
 #include <weft/rpc/testing/cluster.h>
 
+#include <cstdlib>
+
 namespace weft::test {
+
+bool between_hosts() { return std::getenv("WEFT_TEST_HOSTS") != nullptr; }
 
 Cluster::Cluster(Options options, const std::vector<std::string>& names) : options_(std::move(options)) {
   for (const std::string& name : names) add(name);
@@ -36,8 +40,11 @@ std::vector<std::string> Cluster::names() const {
 rpc::Peer Cluster::peer(const std::string& from, const std::string& to) {
   rpc::Agent& agent = (*this)[from];
   if (from == to) return agent.peer(to);
-  rpc::Peer peer = agent.connect((*this)[to].addresses().front());
-  got(peer.ready());
+  rpc::Agent& other = (*this)[to];
+  rpc::Peer peer = agent.connect(other.addresses().front());
+  auto ready = peer.ready();
+  if (between_hosts()) got(other.connect(agent.addresses().front()).ready());
+  got(std::move(ready));
   return peer;
 }
 

@@ -5,6 +5,9 @@
 //   EXPECT_EQ(test::got(cluster.peer("anna", "server").call<&Market::last>("ACME")), 5);
 //   cluster.end("server");  // as if it had crashed: the others lose their connections
 //
+// With WEFT_TEST_HOSTS=1 in the environment, the agents of a cluster behave as on different hosts: they
+// connect over loopback, and peer() lets both agents dial at the same time, so they may have two connections.
+//
 // Each agent has two handler threads; the cluster records their logs. Thread-safety: add and end agents on
 // one thread; log() may be called from any thread.
 #pragma once
@@ -22,13 +25,16 @@
 
 namespace weft::test {
 
+// Whether WEFT_TEST_HOSTS is set.
+WEFT_EXPORT bool between_hosts();
+
 class WEFT_EXPORT Cluster {
  public:
   // The options of all agents of the cluster. adjust: changes the options of an agent before it is created;
   // may be empty.
   struct Options {
-    rpc::Layers layers;  // the layers of agents, unless add() gets other ones
-    bool tcp = false;    // the agents connect over loopback instead of in memory
+    rpc::Layers layers;          // the layers of agents, unless add() gets other ones
+    bool tcp = between_hosts();  // the agents connect over loopback instead of in memory
     std::function<void(rpc::AgentOptions&)> adjust;
   };
 

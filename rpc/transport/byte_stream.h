@@ -10,6 +10,7 @@
 
 #include <weft/rpc/core/export.h>
 #include <weft/rpc/core/loop.h>
+#include <weft/rpc/transport/local_address.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -77,6 +78,8 @@ class WEFT_EXPORT ByteStream {
   // The identity of the other side that its credentials or the kernel prove: "uid:1000", "cert:worker1",
   // "psk:job7". Empty if no identity is proved, or not yet.
   virtual std::string identity() const { return {}; }
+  // The hosts of both ends. nullopt: the stream has none, because it is simulated.
+  virtual std::optional<HostPair> hosts() const { return std::nullopt; }
   // Describes an error of this stream for users. Adds details to the error's message if the stream has them
   // ("the peer's certificate is for 'b', not 'a'").
   virtual std::string explain(const std::error_code& error) const { return error.message(); }

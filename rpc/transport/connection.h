@@ -11,6 +11,7 @@
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/loop.h>
 #include <weft/rpc/core/memory_pool.h>
+#include <weft/rpc/transport/local_address.h>
 #include <weft/rpc/wire/frame.h>
 
 #include <chrono>
@@ -71,6 +72,8 @@ class WEFT_EXPORT Connection {
 
   virtual std::uint64_t unsent_bytes() const = 0;    // bytes of queued frames that have not been sent
   virtual std::uint64_t received_bytes() const = 0;  // bytes so far, including bytes of incomplete frames
+  // The same for sending: grows whenever the other side takes a part of the queued frames.
+  virtual std::uint64_t sent_bytes() const = 0;
   // End the connection (see above). No effect on a connection that has ended.
   virtual void finish(const Error& reason) = 0;
   virtual void close(const Error& reason) = 0;
@@ -78,6 +81,7 @@ class WEFT_EXPORT Connection {
   virtual std::string describe() const = 0;  // "tcp 127.0.0.1:4000 -> 127.0.0.1:5000"
   // The proven identity of the other side (ByteStream::identity).
   virtual std::string identity() const { return {}; }
+  virtual std::optional<HostPair> hosts() const { return std::nullopt; }  // ByteStream::hosts
 
   // Lanes next to the connection (rpc/transport/lanes.h), if it supports them. After set_lanes() the peer may
   // use them; after use_lanes() this side sends over them. The lanes close with the connection. After

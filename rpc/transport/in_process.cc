@@ -23,6 +23,7 @@ class InProcessConnection final : public Connection,
 
   const std::shared_ptr<Loop>& loop() const override { return loop_; }
   std::string describe() const override { return description_; }
+  std::optional<HostPair> hosts() const override { return HostPair{}; }
 
   void start(std::shared_ptr<ConnectionObserver> observer) override {
     observer_ = std::move(observer);
@@ -40,6 +41,7 @@ class InProcessConnection final : public Connection,
       try {
         InboundFrame inbound = other->take(frame);
         const std::uint64_t bytes = inbound.header.size() + inbound.prefix.body_bytes;
+        queued_bytes_ += bytes;
         unsent_bytes_ += bytes;
         other->loop_->post([self = shared_from_this(), bytes, other, inbound = std::move(inbound)]() mutable {
           self->unsent_bytes_ -= bytes;
@@ -54,6 +56,7 @@ class InProcessConnection final : public Connection,
 
   std::uint64_t unsent_bytes() const override { return unsent_bytes_; }
   std::uint64_t received_bytes() const override { return received_bytes_; }
+  std::uint64_t sent_bytes() const override { return queued_bytes_ - unsent_bytes_; }
 
   void finish(const Error& reason) override { close(reason); }  // frames that were sent are already posted
 
@@ -116,6 +119,7 @@ class InProcessConnection final : public Connection,
   std::deque<InboundFrame> early_;  // arrived before start()
   std::optional<Error> closed_;
   std::uint64_t received_bytes_ = 0;
+  std::uint64_t queued_bytes_ = 0;              // so far
   std::atomic<std::uint64_t> unsent_bytes_{0};  // posted, but not yet handled on the other end's loop
 };
 
@@ -164,7 +168,7 @@ void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, cons
   auto their_loop = entry == nullptr ? nullptr : entry->pick();
   if (their_loop == nullptr) {
     loop->post([done = std::move(done), target = address.text()]() mutable {
-      done(cannot_connect(target, "no agent listens there", true));
+      done(cannot_connect(target, "no agent listens there", Refusal::on_this_host));
     });
     return;
   }

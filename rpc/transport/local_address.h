@@ -1,8 +1,11 @@
-// Finds the address of this host that another host can reach.
+// Which addresses belong to this host or to the host of a peer, and which of them others can reach.
+// Thread-safety: functions without state.
 #pragma once
 
 #include <weft/rpc/core/export.h>
+#include <weft/rpc/transport/address.h>
 
+#include <optional>
 #include <string>
 
 namespace weft::rpc {
@@ -15,5 +18,24 @@ WEFT_EXPORT std::string local_address_towards(const std::string& host);
 // Whether `host` is "0.0.0.0" or "::", which represent all addresses of this host. A peer cannot connect to
 // them.
 WEFT_EXPORT bool is_wildcard(const std::string& host);
+
+// Whether the numeric address belongs to this host and network namespace. A wildcard does not.
+WEFT_EXPORT bool is_own_address(const std::string& host);
+
+// The hosts of the two ends of a connection, as numeric addresses. Empty: the connection does not leave this
+// host (a Unix socket, shared memory).
+struct HostPair {
+  std::string own, other;
+};
+
+// The form of an address of this agent in which the peer at the other end of a connection can connect to it:
+// a wildcard becomes the own address of the connection. nullopt: the peer cannot connect to it. hosts:
+// nullopt if the connection has no hosts, or if there is no connection.
+WEFT_EXPORT std::optional<Address> as_seen_by_peer(Address own, const std::optional<HostPair>& hosts);
+
+// Whether an address that the peer at the other end of a connection has stated is on the host from which the
+// peer came. This agent connects to no other address that only the peer has stated: otherwise a peer could
+// make it connect to any host. Addresses that do not leave this process are always accepted.
+WEFT_EXPORT bool is_on_host_of_peer(const Address& stated, const std::optional<HostPair>& hosts);
 
 }  // namespace weft::rpc

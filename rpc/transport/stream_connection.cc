@@ -347,6 +347,7 @@ void StreamConnection::written(std::size_t bytes) {
   if (bytes == 0) return;
   if (finishing_) be_patient();
   front_written_ += bytes;
+  sent_bytes_ += bytes;
   while (!queue_.empty() && front_written_ >= queue_.front().size) {
     front_written_ -= queue_.front().size;
     if (queue_.front().on_lanes) {
@@ -381,6 +382,7 @@ void StreamConnection::on_acknowledged() {
     if (finishing_) be_patient();
     Queued pulled = unacknowledged_.pop();
     unsent_bytes_ -= pulled.bytes;
+    sent_bytes_ += pulled.bytes;
     if (pulled.frame.sent) pulled.frame.sent();
     if (closed_) return;
   }

@@ -38,10 +38,16 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   std::uint64_t received_bytes() const override {
     return received_bytes_ + (lanes_ != nullptr ? lanes_->received_bytes() : 0);
   }
+  std::uint64_t sent_bytes() const override {
+    return sent_bytes_ + (lanes_ != nullptr ? lanes_->written_bytes() : 0);
+  }
   void finish(const Error& reason) override;
   void close(const Error& reason) override;
   std::string describe() const override { return description_; }
   std::string identity() const override { return stream_ != nullptr ? stream_->identity() : std::string(); }
+  std::optional<HostPair> hosts() const override {
+    return stream_ != nullptr ? stream_->hosts() : std::nullopt;
+  }
   bool takes_lanes() const override { return takes_lanes_; }
   void set_lanes(std::unique_ptr<Lanes> lanes) override;
   void use_lanes() override;
@@ -103,6 +109,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   std::size_t front_written_ = 0;  // bytes of the queue's front that have been written
   std::uint64_t unsent_bytes_ = 0;
   std::uint64_t received_bytes_ = 0;
+  std::uint64_t sent_bytes_ = 0;          // without those on lanes
   bool awaiting_room_ = false;            // an announced frame waits for room, and nothing is read meanwhile
   std::shared_ptr<void> place_for_room_;  // the place in Admission's queue
   Loop::TimerId room_timer_ = 0;

@@ -4,6 +4,7 @@
 #include <weft/rpc/transport/internal/attempts.h>
 #include <weft/rpc/transport/internal/socket_listener.h>
 #include <weft/rpc/transport/internal/socket_stream.h>
+#include <weft/rpc/transport/local_address.h>
 #include <weft/rpc/transport/stream_connection.h>
 #include <weft/rpc/transport/tls_stream.h>
 
@@ -21,6 +22,13 @@ using asio::ip::tcp;
 
 std::string text(const tcp::endpoint& endpoint) {
   return Address{"tcp", endpoint.address().to_string(), std::to_string(endpoint.port()), {}}.text().substr(6);
+}
+
+// The numeric host; an IPv4 address that an IPv6 socket has accepted is an IPv4 address.
+std::string host_of(const tcp::endpoint& endpoint) {
+  const auto address = endpoint.address();
+  if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address.to_string();
+  return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).to_string();
 }
 
 // Only lanes need it: they may be idle for a long time, while connections send heartbeats. Keep-alive
@@ -47,8 +55,8 @@ std::shared_ptr<Connection> make_connection(tcp::socket socket, const std::share
   const auto local = socket.local_endpoint(ignored);
   const auto remote = socket.remote_endpoint(ignored);
   std::unique_ptr<ByteStream> stream = std::make_unique<SocketStream<tcp>>(
-      std::move(socket), loop,
-      "tcp " + text(local) + (side == Side::client ? " -> " : " <- ") + text(remote));
+      std::move(socket), loop, "tcp " + text(local) + (side == Side::client ? " -> " : " <- ") + text(remote),
+      HostPair{host_of(local), host_of(remote)});
   stream = side == Side::server ? secured_server(std::move(stream), options, loop)
                                 : secured_client(std::move(stream), options, host, loop);
   return std::make_shared<StreamConnection>(std::move(stream), loop, options, true);
@@ -77,11 +85,13 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
     resolver_.async_resolve(
         address_.host, address_.port,
         [self = shared_from_this()](const asio::error_code& unresolved, tcp::resolver::results_type found) {
-          self->disarm();
-          if (self->aborted_) return self->fail(asio::error::operation_aborted);
-          if (unresolved) return self->fail(unresolved);
-          for (const auto& entry : found) self->untried_.push_back(entry.endpoint());
-          self->try_next(asio::error::host_not_found);
+          self->loop_->run_turn([&] {
+            self->disarm();
+            if (self->aborted_) return self->fail(asio::error::operation_aborted);
+            if (unresolved) return self->fail(unresolved);
+            for (const auto& entry : found) self->untried_.push_back(entry.endpoint());
+            self->try_next(asio::error::host_not_found);
+          });
         });
   }
 
@@ -105,13 +115,20 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
       self.late_ = true;
       self.close();
     });
-    socket_.async_connect(endpoint, [self = shared_from_this()](const asio::error_code& refused) {
-      self->disarm();
-      if (self->aborted_) return self->fail(asio::error::operation_aborted);
-      if (self->late_) return self->try_next(asio::error::timed_out);
-      if (refused) return self->try_next(refused);
-      self->succeed();
+    socket_.async_connect(endpoint, [self = shared_from_this(), endpoint](const asio::error_code& error) {
+      self->loop_->run_turn([&] { self->tried(endpoint, error); });
     });
+  }
+  void tried(const tcp::endpoint& endpoint, const asio::error_code& error) {
+    disarm();
+    if (aborted_) return fail(asio::error::operation_aborted);
+    if (!error && !late_) return succeed();
+    if (late_ || error != asio::error::connection_refused) {
+      refusal_ = Refusal::none;
+    } else if (refusal_ == Refusal::on_this_host && !is_own_address(host_of(endpoint))) {
+      refusal_ = Refusal::elsewhere;
+    }
+    try_next(late_ ? asio::error_code(asio::error::timed_out) : error);
   }
 
   void fail(const asio::error_code& error) {
@@ -121,8 +138,9 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
       reason = "no answer within " +
                std::to_string(std::chrono::duration<double>(options_.connect_timeout).count()) +
                " s (AgentOptions::connect_timeout)";
+    const bool refused = error == asio::error::connection_refused;
     std::exchange(done_,
-                  nullptr)(cannot_connect(address_.text(), reason, error == asio::error::connection_refused));
+                  nullptr)(cannot_connect(address_.text(), reason, refused ? refusal_ : Refusal::none));
   }
   void succeed() {
     std::exchange(done_, nullptr)(capture([&] {
@@ -154,7 +172,8 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   Clock::time_point until_;
   std::deque<tcp::endpoint> untried_;
   Loop::TimerId timer_ = 0;
-  bool late_ = false;  // the share of the current address has expired
+  Refusal refusal_ = Refusal::on_this_host;  // of the addresses that were tried
+  bool late_ = false;                        // the share of the current address has expired
   bool aborted_ = false;
 };
 

@@ -226,6 +226,8 @@ void TlsStream::close() {
   writable_ = {};
 }
 
+std::optional<HostPair> TlsStream::hosts() const { return wire_->lower().hosts(); }
+
 std::string TlsStream::describe() const { return "tls over " + wire_->lower().describe(); }
 
 std::string TlsStream::explain(const std::error_code& error) const {

@@ -59,6 +59,7 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
   // "cert:NAME" (from the certificate: the first weft:// URI, otherwise the first DNS name, otherwise the
   // common name) or "psk:ID".
   std::string identity() const override { return identity_; }
+  std::optional<HostPair> hosts() const override;
   std::string explain(const std::error_code& error) const override;
 
  private:

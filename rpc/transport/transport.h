@@ -11,17 +11,27 @@
 
 namespace weft::rpc {
 
-// The host of the address answered that no process listens there.
+// Whether all addresses of a host answered that no process listens there. on_this_host: all of them belong to
+// this host and network namespace. elsewhere: a load balancer or a firewall may have answered.
+enum class Refusal : std::uint8_t { none, elsewhere, on_this_host };
+
+// All addresses of the host answered that no process listens there.
 class WEFT_EXPORT ConnectionRefused final : public Error {
  public:
-  explicit ConnectionRefused(const std::string& message)
-      : Error(ErrorKind::unavailable, message, Execution::not_sent) {}
+  ConnectionRefused(const std::string& message, bool on_this_host)
+      : Error(ErrorKind::unavailable, message, Execution::not_sent), on_this_host_(on_this_host) {}
+  bool on_this_host() const { return on_this_host_; }  // Refusal::on_this_host
+
+ private:
+  bool on_this_host_;
 };
 
-// The error of a connect() that failed. refused: the host answered that no process listens there.
-inline std::exception_ptr cannot_connect(const std::string& target, const std::string& reason, bool refused) {
+// The error of a connect() that failed.
+inline std::exception_ptr cannot_connect(const std::string& target, const std::string& reason,
+                                         Refusal refusal) {
   const std::string text = "cannot connect to " + target + ": " + reason;
-  if (refused) return std::make_exception_ptr(ConnectionRefused(text));
+  if (refusal != Refusal::none)
+    return std::make_exception_ptr(ConnectionRefused(text, refusal == Refusal::on_this_host));
   return std::make_exception_ptr(Error(ErrorKind::unavailable, text, Execution::not_sent));
 }
 
@@ -48,8 +58,9 @@ class WEFT_EXPORT Transport {
   // Whether the connections of this transport authenticate the peer with ConnectionOptions::credentials, or
   // never leave this process. An agent with credentials uses only such transports.
   virtual bool checks_credentials() const { return false; }
-  // Fails with ConnectionRefused if no process listens, and with unavailable if there is no answer within
-  // options.connect_timeout. Throws invalid_argument for an address of another transport.
+  // Fails with ConnectionRefused if no process listens at any address of the host, and with unavailable if
+  // there is no answer within options.connect_timeout. Throws invalid_argument for an address of another
+  // transport.
   virtual void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                        Connected done) = 0;
 

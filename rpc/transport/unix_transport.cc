@@ -14,7 +14,7 @@ using Protocol = asio::local::stream_protocol;
 std::unique_ptr<ByteStream> stream_of(Protocol::socket socket, const std::shared_ptr<Loop>& loop,
                                       std::string description) {
   std::string identity = identity_of(socket.native_handle());
-  return std::make_unique<SocketStream<Protocol>>(std::move(socket), loop, std::move(description),
+  return std::make_unique<SocketStream<Protocol>>(std::move(socket), loop, std::move(description), HostPair{},
                                                   std::move(identity));
 }
 
@@ -28,17 +28,20 @@ class UnixTransport final : public Transport {
     auto socket = std::make_shared<Protocol::socket>(io_context_of(*loop));
     socket->async_connect(unix_endpoint(address), [socket, loop, options, target = address.text(),
                                                    done = std::move(done)](asio::error_code error) mutable {
-      error = connect_result(*socket, error);
-      if (error) {
-        const bool refused =
-            error == asio::error::connection_refused || error == std::errc::no_such_file_or_directory;
-        return done(cannot_connect(target, error.message(), refused));
-      }
-      done(capture([&]() -> std::shared_ptr<Connection> {
-        auto stream = stream_of(std::move(*socket), loop, "unix -> " + target);
-        return std::make_shared<StreamConnection>(secured_client(std::move(stream), options, {}, loop), loop,
-                                                  options);
-      }));
+      loop->run_turn([&] {
+        error = connect_result(*socket, error);
+        if (error) {
+          const bool refused =
+              error == asio::error::connection_refused || error == std::errc::no_such_file_or_directory;
+          return done(
+              cannot_connect(target, error.message(), refused ? Refusal::on_this_host : Refusal::none));
+        }
+        done(capture([&]() -> std::shared_ptr<Connection> {
+          auto stream = stream_of(std::move(*socket), loop, "unix -> " + target);
+          return std::make_shared<StreamConnection>(secured_client(std::move(stream), options, {}, loop),
+                                                    loop, options);
+        }));
+      });
     });
   }
 

@@ -39,6 +39,7 @@ struct Hello {
   host @13 :UInt64;              # a hash that is equal for agents of one host and process namespace; 0: unknown
   process @14 :UInt32;           # the number of the agent's process
   started @15 :UInt64;           # the start of that process, in clock ticks of its host
+  network @16 :UInt64;           # a hash that is equal for agents of one host and network namespace; 0: unknown
 }
 
 # Turns a connection into a lane of another one, or reports the progress (docs/internals/wire_protocol.md, "Lanes").

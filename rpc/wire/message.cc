@@ -214,6 +214,7 @@ OutboundFrame OutgoingMessage::hello(const HelloInfo& info) {
   hello.setHost(info.process.host);
   hello.setProcess(info.process.number);
   hello.setStarted(info.process.started);
+  hello.setNetwork(info.process.network);
   return message.seal(FrameKind::hello, 0, 0);
 }
 
@@ -399,13 +400,20 @@ HelloInfo IncomingMessage::hello() const {
     if (hello.getName().size() > max_name_bytes)
       refuse("a Hello with a name of " + std::to_string(hello.getName().size()) +
              " bytes, expected at most " + std::to_string(max_name_bytes));
-    HelloInfo info{hello.getVersionMin(),      hello.getVersionMax(),
-                   hello.getFeatures(),        text(hello.getName()),
-                   hello.getIncarnation(),     {},
-                   hello.getMostCalls(),       hello.getMostBytes(),
-                   hello.getMostHeader(),      hello.getMostBody(),
-                   hello.getMostAttachments(), hello.getLanes(),
-                   key_of(hello.getLaneKey()), {hello.getHost(), hello.getProcess(), hello.getStarted()}};
+    HelloInfo info{hello.getVersionMin(),
+                   hello.getVersionMax(),
+                   hello.getFeatures(),
+                   text(hello.getName()),
+                   hello.getIncarnation(),
+                   {},
+                   hello.getMostCalls(),
+                   hello.getMostBytes(),
+                   hello.getMostHeader(),
+                   hello.getMostBody(),
+                   hello.getMostAttachments(),
+                   hello.getLanes(),
+                   key_of(hello.getLaneKey()),
+                   {hello.getHost(), hello.getProcess(), hello.getStarted(), hello.getNetwork()}};
     const auto addresses = hello.getAddresses();
     if (addresses.size() > max_addresses)
       refuse("a Hello of " + std::to_string(addresses.size()) + " addresses, expected at most " +

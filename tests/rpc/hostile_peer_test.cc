@@ -81,6 +81,34 @@ TEST(HostilePeer, ThatReadsNoRepliesDoesNotExhaustTheCallLimit) {
   EXPECT_EQ(server.counts().calls_shed, 0U);
 }
 
+std::atomic<int> made{0};
+Buffer make() {
+  ++made;
+  return Buffer::allocate(1 << 20);
+}
+using Make = Function<"make", &make, non_blocking>;
+
+// It sends pings, so it is not silent. Its further requests wait until it is disconnected.
+TEST(HostilePeer, ThatReadsNoRepliesIsDisconnected) {
+  std::atomic<bool> reported{false};
+  AgentOptions options;
+  options.name = "node";
+  options.listen = {"tcp://127.0.0.1:0"};
+  options.limits.in_flight = 64 << 10;
+  options.heartbeat = {.interval = std::chrono::milliseconds{50}, .timeout = std::chrono::milliseconds{300}};
+  options.log = [&](const LogRecord& record) {
+    if (record.message.find("has not read its replies for") != std::string_view::npos) reported = true;
+  };
+  Agent server(options);
+  server.serve<Make>();
+  Socket socket = Socket::connected(server.addresses().front(), 16 << 10);
+  socket.send(hello("asker"));
+  for (std::uint64_t id = 1; id <= 20; ++id) socket.send(sealed(request(), "make", id));
+  eventually("it is disconnected", [&] { return !socket.send(plain(FrameKind::ping, 1)); });
+  EXPECT_EQ(made, 1);
+  eventually("the reason is logged", [&] { return reported.load(); });
+}
+
 Bytes announced(FrameKind kind, std::uint32_t header_words, std::uint64_t body) {
   Bytes bytes(Prefix::size);
   encode({kind, 0, header_words, 0, 1, body}, PrefixBytes(bytes.data(), Prefix::size));

@@ -105,12 +105,14 @@ void CurlMulti::wait(curl_socket_t socket, const std::shared_ptr<Watched>& watch
                                      const auto self = weak.lock();
                                      const auto ready = same.lock();
                                      if (error || self == nullptr || ready == nullptr) return;
-                                     ready->waiting &= ~direction;
-                                     if ((ready->wanted & direction) == 0) return;
-                                     self->act(socket, input ? CURL_CSELECT_IN : CURL_CSELECT_OUT);
-                                     const auto found = self->sockets_.find(socket);
-                                     if (found != self->sockets_.end() && found->second == ready)
-                                       self->wait(socket, ready);
+                                     self->loop_->run_turn([&] {
+                                       ready->waiting &= ~direction;
+                                       if ((ready->wanted & direction) == 0) return;
+                                       self->act(socket, input ? CURL_CSELECT_IN : CURL_CSELECT_OUT);
+                                       const auto found = self->sockets_.find(socket);
+                                       if (found != self->sockets_.end() && found->second == ready)
+                                         self->wait(socket, ready);
+                                     });
                                    });
   }
 }

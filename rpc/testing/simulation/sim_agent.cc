@@ -9,6 +9,7 @@ rpc::Runtime sim_runtime(SimProcess& process, std::size_t loops) {
   for (std::size_t i = 0; i < loops; ++i) runtime.loops.push_back(process.make_loop());
   runtime.handlers = process.make_executor();
   runtime.incarnation = process.world().order().next() | 1;
+  runtime.process.network = 1;  // of all processes, so that a refusal proves the end of a process
   runtime.transports = {std::make_shared<SimTransport>(process)};
   return runtime;
 }

@@ -31,7 +31,10 @@ struct SimTransport::Attempt {
   rpc::Loop::TimerId timer = 0;
 
   void fail(const std::string& reason, bool refused = false) {
-    if (done) std::exchange(done, nullptr)(rpc::cannot_connect(target, reason, refused));
+    using rpc::Refusal;
+    if (!done) return;
+    std::exchange(
+        done, nullptr)(rpc::cannot_connect(target, reason, refused ? Refusal::on_this_host : Refusal::none));
   }
 };
 

@@ -44,8 +44,7 @@ class SocketListener final : public Listener {
     const auto* asio = dynamic_cast<AsioLoop*>(state->loop.get());
     if (state->loop->running_here() || (asio != nullptr && !asio->owns_thread())) {
       // If the program runs the io_context itself, it may have stopped doing so, and a posted job would not
-      // run. The program closes the agent on the thread that ran the io_context, so the acceptor can be
-      // closed here.
+      // run. AgentCore::shut_down() has the loop for its turn, so the acceptor can be closed here.
       end();
     } else {
       std::promise<void> done;
@@ -72,16 +71,20 @@ class SocketListener final : public Listener {
     if (loop == nullptr) return;
     auto socket = std::make_shared<Socket>(io_context_of(*loop));
     state->acceptor.async_accept(*socket, [state, loop, socket](const asio::error_code& error) {
-      if (!state->acceptor.is_open()) return;
-      if (!error) {
-        state->admit(std::move(*socket), loop);
-      } else if (error != asio::error::connection_aborted) {
-        // Out of descriptors or memory: accepting again at once would spin, so retry after a delay.
-        state->loop->schedule(state->loop->now() + std::chrono::milliseconds(50), [state] { accept(state); });
-        return;
-      }
-      accept(state);
+      state->loop->run_turn([&] { accepted(state, loop, *socket, error); });
     });
+  }
+  static void accepted(const std::shared_ptr<State>& state, const std::shared_ptr<Loop>& loop, Socket& socket,
+                       const asio::error_code& error) {
+    if (!state->acceptor.is_open()) return;
+    if (!error) {
+      state->admit(std::move(socket), loop);
+    } else if (error != asio::error::connection_aborted) {
+      // Out of descriptors or memory: accepting again at once would spin, so retry after a delay.
+      state->loop->schedule(state->loop->now() + std::chrono::milliseconds(50), [state] { accept(state); });
+      return;
+    }
+    accept(state);
   }
 
   Address address_;

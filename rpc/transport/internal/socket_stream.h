@@ -23,10 +23,12 @@ class SocketStream final : public ByteStream {
  public:
   using Socket = asio::basic_stream_socket<Protocol>;
 
-  SocketStream(Socket socket, std::shared_ptr<Loop> loop, std::string description, std::string identity = {})
+  SocketStream(Socket socket, std::shared_ptr<Loop> loop, std::string description, HostPair hosts,
+               std::string identity = {})
       : socket_(std::move(socket)),
         loop_(std::move(loop)),
         description_(std::move(description)),
+        hosts_(std::move(hosts)),
         identity_(std::move(identity)) {
     asio::error_code ignored;
     socket_.native_non_blocking(true, ignored);
@@ -73,6 +75,7 @@ class SocketStream final : public ByteStream {
 
   std::string describe() const override { return description_; }
   std::string identity() const override { return identity_; }
+  std::optional<HostPair> hosts() const override { return hosts_; }
 
  private:
   static constexpr std::size_t max_vectors = 64;
@@ -158,6 +161,7 @@ class SocketStream final : public ByteStream {
   Socket socket_;
   const std::shared_ptr<Loop> loop_;
   const std::string description_;
+  const HostPair hosts_;
   const std::string identity_;
   std::shared_ptr<Polled> polled_;  // null: the loop does not poll the socket
   bool asked_to_poll_ = false;

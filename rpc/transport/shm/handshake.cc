@@ -138,7 +138,7 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
   }
   void await_bytes() {
     socket_.async_wait(Socket::wait_read, [self = shared_from_this()](const asio::error_code& error) {
-      if (!error) self->attempt(&Greeting::receive);
+      if (!error) self->loop_->run_turn([&] { self->attempt(&Greeting::receive); });
     });
   }
   void receive() {

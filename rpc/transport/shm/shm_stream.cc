@@ -237,6 +237,7 @@ class ShmStream final : public ByteStream {
   }
   std::string describe() const override { return core_->ends().description; }
   std::string identity() const override { return core_->ends().identity; }
+  std::optional<HostPair> hosts() const override { return HostPair{}; }
   std::string explain(const std::error_code& error) const override {
     return error == std::errc::protocol_error ? "the other side wrote malformed data into the shared memory"
                                               : error.message();

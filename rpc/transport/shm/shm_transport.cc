@@ -47,10 +47,12 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
 
   void connect(const asio::local::stream_protocol::endpoint& where) {
     socket_.async_connect(where, [self = shared_from_this()](asio::error_code error) {
-      error = connect_result(self->socket_, error);
-      if (!error) return self->greet();
-      self->place_.reset();
-      self->done_(Error(ErrorKind::unavailable, error.message(), Execution::not_sent));
+      self->loop_->run_turn([&] {
+        error = connect_result(self->socket_, error);
+        if (!error) return self->greet();
+        self->place_.reset();
+        self->done_(Error(ErrorKind::unavailable, error.message(), Execution::not_sent));
+      });
     });
   }
   void greet() {  // on the loop

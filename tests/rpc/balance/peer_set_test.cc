@@ -12,6 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::Cluster;
 using test::error_of;
+using test::Event;
 using test::eventually;
 using test::got;
 using test::Handover;
@@ -146,6 +147,30 @@ TEST_F(PeerSetTest, ACallThatWaitsForReadinessWaitsForAnyReplica) {
   EXPECT_EQ(kind_of([&] { got(std::move(cancelled)); }), ErrorKind::cancelled);
   start("b");
   EXPECT_EQ(got(std::move(call)), "b");
+}
+
+TEST_F(PeerSetTest, ACallThatWaitsForReadinessEndsWithItsAgent) {
+  for (const char* name : {"a", "b", "c"}) cluster.end(name);
+  for (const bool destroyed : {false, true}) {
+    auto ended = std::make_shared<Event>();
+    auto call =
+        std::make_shared<Future<std::string>>(all().with({.wait_for_ready = true}).call<&Replica::who>());
+    auto agent = std::make_shared<std::unique_ptr<Agent>>(std::make_unique<Agent>(AgentOptions{.name = "d"}));
+    auto there =
+        std::make_shared<Future<std::string>>(PeerSet(**agent, {"tcp://127.0.0.1:9", "tcp://127.0.0.1:10"})
+                                                  .with({.wait_for_ready = true})
+                                                  .call<&Replica::who>());
+    // On a thread of its own, because a failure would block it forever.
+    std::thread([=] {
+      destroyed ? agent->reset() : (*agent)->shut_down();
+      ended->set();
+    }).detach();
+    eventually("it ends", [&] { return ended->is_set(); });
+    ASSERT_TRUE(ended->is_set()) << destroyed;
+    EXPECT_EQ(kind_of([&] { got(std::move(*there)); }), ErrorKind::shut_down);
+    EXPECT_FALSE(call->ready()) << "that of another agent waits";
+    call->cancel();
+  }
 }
 
 TEST_F(PeerSetTest, ACallThatMayHaveRunIsRetriedOnlyIfItsMethodIsIdempotent) {

@@ -33,8 +33,10 @@ class Store {
     for (const Buffer& buffer : buffers) total += buffer.size();
     return total;
   }
+  void note(Buffer bytes) { noted += bytes.size(); }
   std::uint64_t length(std::string text) const { return text.size(); }
   Buffer make(std::uint64_t bytes) const { return Buffer::allocate(bytes); }
+  Buffer make_again(std::uint64_t bytes) const { return Buffer::allocate(bytes); }
   std::string write(std::uint64_t bytes) const { return std::string(bytes, 'x'); }
   std::int64_t depth(Tree tree) const {
     std::int64_t depth = 1;
@@ -50,10 +52,14 @@ class Store {
     for (auto& held : held_) held.promise.complete(held.bytes);
     held_.clear();
   }
-  using Service = rpc::Service<"store", Method<"hold", &Store::hold>, Method<"hold_text", &Store::hold_text>,
-                               Method<"size", &Store::size>, Method<"length", &Store::length>,
-                               Method<"make", &Store::make>, Method<"write", &Store::write>,
-                               Method<"depth", &Store::depth>>;
+  using Service =
+      rpc::Service<"store", Method<"hold", &Store::hold>, Method<"hold_text", &Store::hold_text>,
+                   Method<"note", &Store::note, non_blocking, resumable>, Method<"size", &Store::size>,
+                   Method<"length", &Store::length>, Method<"make", &Store::make>,
+                   Method<"make_again", &Store::make_again, resumable>, Method<"write", &Store::write>,
+                   Method<"depth", &Store::depth>>;
+
+  std::atomic<std::uint64_t> noted{0};
 
  private:
   struct Held {
@@ -142,6 +148,31 @@ TEST_P(LimitsTest, OfNotificationsReturnTheirCredit) {
     to_b->notify<&Store::length>(std::string(static_cast<std::size_t>(i % 7) * 100, 'x'));
   EXPECT_EQ(got(to_b->call<&Store::length>("the last")), 8U)
       << "more than the credit of either kind went before it";
+}
+
+// The peer acknowledges resumable notifications; those beyond Limits::in_flight wait meanwhile.
+TEST_P(LimitsTest, OfResumableNotificationsMakeThemWait) {
+  for (const std::uint64_t in_flight : {std::uint64_t{4} << 20, std::uint64_t{16} << 20}) {
+    start({.in_flight = in_flight}, {.in_flight = in_flight});
+    store->noted = 0;
+    for (int i = 0; i < 3; ++i) to_b->notify<&Store::note>(bytes(10 << 20));
+    EXPECT_EQ(got(to_b->call<&Store::length>("the last")), 8U);
+    EXPECT_EQ(store->noted, std::uint64_t{30} << 20);
+    EXPECT_EQ((*cluster)["a"].counts().connections_made, 1U);
+  }
+}
+
+// Replies beyond Limits::in_flight delay the peer that reads them, and do not close its connection.
+TEST_P(LimitsTest, OfRepliesDelayThePeerThatReadsThem) {
+  start({}, {.in_flight = 1 << 20});
+  for (const bool resumable : {false, true}) {
+    const std::uint64_t size = resumable ? 1 << 20 : 100'000;
+    std::vector<Future<Buffer>> calls;
+    for (int i = 0; i < 64; ++i)
+      calls.push_back(resumable ? to_b->call<&Store::make_again>(size) : to_b->call<&Store::make>(size));
+    for (auto& call : calls) EXPECT_EQ(got(std::move(call)).size(), size);
+  }
+  EXPECT_EQ((*cluster)["a"].counts().connections_made, 1U);
 }
 
 TEST_P(LimitsTest, OfAllConnectionsTogetherRefuseExcessRequests) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <asio/executor_work_guard.hpp>
 #include <asio/post.hpp>
 
 #include <algorithm>
@@ -103,6 +104,65 @@ TEST(AsioLoop, StopRunsPostedJobsAndDropsTimers) {
   EXPECT_EQ(ran, 10);
   EXPECT_EQ(held.use_count(), 1);
   loop.stop();
+}
+
+// The destructor of a dropped timer fails a future, whose continuation tries again.
+TEST(AsioLoop, NoTimerIsMadeOnceItStops) {
+  AsioLoop loop;
+  std::atomic<int> fired{0}, dropped{0};
+  const auto again = [&](void*) {
+    ++dropped;
+    EXPECT_EQ(loop.schedule(loop.now() + 1ms, [&] { ++fired; }), Loop::TimerId{0});
+    loop.post([&] { loop.schedule(loop.now() + 1ms, [&] { ++fired; }); });
+  };
+  loop.post([&] {
+    for (int i = 0; i < 2; ++i)
+      loop.schedule(loop.now() + 1h, [owned = std::shared_ptr<void>(&loop, again)] {});
+  });
+  loop.stop();
+  EXPECT_EQ(dropped, 2);
+  EXPECT_EQ(fired, 0);
+  loop.post([&] { loop.schedule(loop.now(), [&] { ++fired; }); });
+  loop.post([] {});
+  EXPECT_EQ(fired, 0);
+}
+
+TEST(AsioLoop, SeveralThreadsMayRunTheProgramsIoContext) {
+  constexpr int threads = 3, each = 300;
+  asio::io_context io;
+  auto work = asio::make_work_guard(io);
+  auto loop = std::make_shared<AsioLoop>(io);
+  int inside = 0, posted = 0, expired = 0, events = 0;  // not atomic: one turn at a time
+  std::atomic<int> left{threads * each * 3};
+  const auto turn = [&](int& count) {
+    EXPECT_TRUE(loop->running_here());
+    EXPECT_EQ(++inside, 1);
+    std::this_thread::yield();
+    ++count;
+    --inside;
+    if (--left == 0) work.reset();
+  };
+  std::vector<std::thread> all;
+  for (int t = 0; t < threads; ++t) all.emplace_back([&] { io.run(); });
+  for (int t = 0; t < threads; ++t)
+    all.emplace_back([&] {
+      for (int i = 0; i < each; ++i) {
+        loop->post([&] {
+          turn(posted);
+          const auto cancelled = loop->schedule(loop->now() + 1h, [] { FAIL(); });
+          loop->schedule(loop->now() + 10us, [&] { turn(expired); });
+          loop->cancel(cancelled);
+        });
+        asio::post(io, [&] {
+          EXPECT_TRUE(loop->runs_on_this_thread());
+          loop->run_turn([&] { turn(events); });
+        });
+      }
+    });
+  for (auto& thread : all) thread.join();
+  EXPECT_EQ(posted, threads * each);
+  EXPECT_EQ(expired, threads * each);
+  EXPECT_EQ(events, threads * each);
 }
 
 TEST(AsioLoop, StopWaitsForTimersThatClose) {

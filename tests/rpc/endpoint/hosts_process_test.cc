@@ -112,5 +112,26 @@ TEST_F(HostsTest, ResumableCallsSurviveResetsOfEveryConnection) {
   EXPECT_GE(client_->counts().connections_made, 5U);
 }
 
+// A listener on all interfaces states the address of the connection, so the vault finds this host and not its
+// own, where a refusal would prove nothing either.
+TEST_F(HostsTest, AnAgentThatListensOnAllInterfacesIsNotLost) {
+  begin({.interval = 1s, .timeout = 30s});
+  if (IsSkipped() || HasFatalFailure()) return;
+  if (!TwoHosts::reset_connections())
+    GTEST_SKIP() << "`ss -K` is missing, or the kernel cannot end connections";
+  auto with = options("guest");
+  with.listen = {"tcp://0.0.0.0:0"};
+  Agent guest(std::move(with));
+  const Peer vault = guest.connect(hosts_->said());
+  EXPECT_EQ(got(vault.call<&Vault::count>(-1)), 0);
+  {
+    test::HeldLoop stopped(guest);
+    ASSERT_TRUE(TwoHosts::reset_connections());
+    // Meanwhile the vault dials the guest several times. If it does so later, the test proves nothing.
+    std::this_thread::sleep_for(300ms);
+  }
+  EXPECT_EQ(got(vault.call<&Vault::count>(-1)), 0);
+}
+
 }  // namespace
 }  // namespace weft::rpc::hosts_process_test

@@ -348,6 +348,30 @@ TEST_F(OwnContext, ServesCallsWhileTheProgramRunsIt) {
   EXPECT_TRUE(error_of([&] { got(to_mine.call<&Greeter::greet>("you")); }));
 }
 
+TEST_F(OwnContext, MayBeRunBySeveralThreads) {
+  auto work = asio::make_work_guard(context);
+  std::vector<std::thread> runners;
+  for (int i = 0; i < 3; ++i) runners.emplace_back([&] { context.run(); });
+  const Peer to_mine = theirs.connect(mine->addresses().front()), to_theirs = mine->connect(address());
+  std::vector<Future<std::string>> calls;
+  for (int i = 0; i < 300; ++i) {
+    calls.push_back(to_mine.call<&Greeter::greet>("you"));
+    calls.push_back(to_theirs.call<&Greeter::greet>("me"));
+    calls.push_back(to_theirs.with({.timeout = 1h}).call<&Greeter::greet>("me"));
+    // Handlers of the program run on all of these threads.
+    asio::post(context, [&] {
+      to_theirs.call<&Greeter::greet>("me").then([](auto&&) {});
+      to_theirs.call<&Greeter::greet>("me").cancel();
+    });
+  }
+  for (std::size_t i = 0; i < calls.size(); ++i)
+    EXPECT_EQ(got(std::move(calls[i])), i % 3 == 0 ? "mine greets you" : "theirs greets me");
+  asio::post(context, [&] { mine.reset(); });
+  work.reset();
+  for (auto& runner : runners) runner.join();
+  EXPECT_TRUE(error_of([&] { got(to_mine.call<&Greeter::greet>("you")); }));
+}
+
 TEST_F(OwnContext, MayBeSharedByAgents) {
   Agent second(context, named("second"));
   auto answer =

@@ -140,7 +140,7 @@ TEST_F(SessionsTest, TheRepliesThatAreKeptForAbsentPeersAreLimited) {
   EXPECT_TRUE(lose({"peer", 100}));
   EXPECT_EQ(answer(*second, 1), Session::Keep::yes);
   EXPECT_FALSE(lose({"peer", 200})) << "9 MiB are kept in all";
-  EXPECT_EQ(answer(*first, 3), Session::Keep::too_many_absent) << "an absent peer gets no more";
+  EXPECT_EQ(answer(*first, 3), Session::Keep::too_many) << "an absent peer gets no more";
   first->acknowledged(3);
   EXPECT_TRUE(lose({"peer", 200}));
 }

@@ -100,6 +100,7 @@ class FaultyConnection final : public rpc::Connection {
   }
   std::uint64_t unsent_bytes() const override { return inner_->unsent_bytes(); }
   std::uint64_t received_bytes() const override { return inner_->received_bytes(); }
+  std::uint64_t sent_bytes() const override { return inner_->sent_bytes(); }
   void finish(const rpc::Error& reason) override { inner_->finish(reason); }
   void close(const rpc::Error& reason) override {
     if (!plant_.bears(Fault::connection_is_kept, 900)) return inner_->close(reason);

@@ -52,6 +52,18 @@ TEST_F(TcpTransportTest, AHostThatDoesNotExistIsUnavailable) {
   EXPECT_EQ(kind_of([&] { return made->take().get(); }), ErrorKind::unavailable);
 }
 
+TEST_F(TcpTransportTest, ARefusalStatesWhetherItsAddressIsOfThisHost) {
+  auto listener = listen("tcp://127.0.0.1:0");
+  const std::string address = listener->address().text();
+  listener.reset();
+  try {
+    connect(address, {})->take().get();
+    FAIL() << "no process listens there";
+  } catch (const ConnectionRefused& refused) {
+    EXPECT_TRUE(refused.on_this_host());
+  }
+}
+
 // A listener that accepts no connection leaves connects pending. Shutdown must not wait for them.
 TEST_F(TcpTransportTest, ShutDownFailsConnectsInFlight) {
   const test::FullBacklog full;

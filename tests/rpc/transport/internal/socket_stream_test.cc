@@ -14,7 +14,7 @@ using Unix = asio::local::stream_protocol;
 
 std::unique_ptr<rpc::ByteStream> stream_of(int descriptor, const std::shared_ptr<rpc::Loop>& loop) {
   return std::make_unique<rpc::SocketStream<Unix>>(
-      Unix::socket(rpc::io_context_of(*loop), Unix(), descriptor), loop, "unix test");
+      Unix::socket(rpc::io_context_of(*loop), Unix(), descriptor), loop, "unix test", rpc::HostPair{});
 }
 
 template <Wait left, Wait right>
