@@ -29,9 +29,10 @@ namespace weft::rpc {
 //   WEFT_INSECURE=1           permits addresses beyond this host
 //   WEFT_CERTIFICATE, WEFT_KEY, WEFT_TRUST, WEFT_SECRET   files of the agent's credentials
 // If RANK is not set, the rank, the world size, the host of rank 0 and a port come from OpenMPI, a Slurm
-// step, a Kubernetes indexed job or TF_CONFIG. Each variable above takes precedence if it is set
-// (docs/launching.md). Throws invalid_argument if a variable is missing or malformed (the text names the
-// variable), unavailable if there is no route to MASTER_ADDR.
+// step, a Kubernetes indexed job or TF_CONFIG; the rank and the world size also from other launchers of MPI
+// programs. Each variable above takes precedence if it is set (docs/launching.md). Throws invalid_argument if
+// a variable is missing or malformed (the text names the variable), unavailable if there is no route to
+// MASTER_ADDR.
 WEFT_EXPORT AgentOptions from_environment();
 
 // The options of an agent whose job is stated by one URL, as in PyTorch's init_method:
