@@ -16,7 +16,6 @@ namespace {
 
 // The timeout of one look at the members. After it, the member checks whether the agent drains.
 constexpr auto look_timeout = std::chrono::seconds{5};
-constexpr auto look_pause = std::chrono::milliseconds{500};  // after the store was unreachable
 // How long a member that has released waits for the others to release. Members of earlier versions of weft
 // never publish this state.
 constexpr auto release_timeout = std::chrono::seconds{10};
@@ -31,6 +30,10 @@ Error job_ended() { return Error(ErrorKind::shut_down, "this agent has shut down
 
 Error error_of(const std::exception_ptr& error) {
   return as_error(error).value_or(Error(ErrorKind::internal, what_of(error)));
+}
+
+bool is_outage(const Error& error) {
+  return error.kind() == ErrorKind::unavailable || error.kind() == ErrorKind::deadline_exceeded;
 }
 
 // It may outlive the agent.
@@ -132,7 +135,7 @@ void JobMembership::look() {
 }
 
 void JobMembership::look_later() {
-  place_.loop->schedule_after(look_pause, while_alive(this, [](JobMembership& job) {
+  place_.loop->schedule_after(store_pause, while_alive(this, [](JobMembership& job) {
                                 {
                                   MutexLock lock(job.mutex_);
                                   job.looking_ = false;
@@ -226,7 +229,7 @@ void JobMembership::not_seen(const Error& error) {
         break;
       case ErrorKind::peer_lost:
         // peer_gone() handles a lost connection; another connection may still exist.
-        if (of_host) then = Then::look;
+        then = of_host ? Then::look : Then::look_later;
         hopeless = !of_host;
         break;
       case ErrorKind::unavailable:
@@ -238,7 +241,8 @@ void JobMembership::not_seen(const Error& error) {
         if (self_.keeper != nullptr)
           reason = "the job's store has not answered for the duration of a lease: " + reason;
         break;
-      default:
+      default:  // waits fail, but later looks may succeed
+        then = Then::look_later;
         hopeless = true;
     }
     looking_ = then == Then::look_later;
@@ -296,7 +300,7 @@ std::exception_ptr JobMembership::why_not() const {
   if (phase_ == Phase::ended) return std::make_exception_ptr(job_ended());
   if (failure_) return std::make_exception_ptr(*failure_);
   if (join_error_ != nullptr) return join_error_;
-  if (phase_ == Phase::left)
+  if (has_left())
     return std::make_exception_ptr(Error(ErrorKind::failed_precondition, "this agent has left its job"));
   return nullptr;
 }
@@ -530,7 +534,8 @@ void JobMembership::fail_all(const Error& error, Spared spared) {
 // Publishes whether this member only serves. It publishes one change at a time. After the member has left,
 // the record differs from the expected one, so nothing is published.
 void JobMembership::publish_state() {
-  std::string before, after;
+  MemberRecord next;
+  std::string before;
   LeaseId lease = no_lease;
   {
     MutexLock lock(mutex_);
@@ -543,18 +548,49 @@ void JobMembership::publish_state() {
       return;
     publishing_ = true;
     before = to_text(self_.record);
-    self_.record.state = state;
-    after = to_text(self_.record);
+    next = self_.record;
+    next.state = state;
     lease = self_.lease;
   }
-  place_.store->compare_set(member_key(own_name()), before, after, lease)
-      .then(while_alive(this, [](JobMembership& job, Result<StoreExchange>&& result) {
-        {
-          MutexLock lock(job.mutex_);
-          job.publishing_ = false;
-        }
-        if (result.ok() && result.value().stored) job.publish_state();
+  place_.store->compare_set(member_key(own_name()), before, to_text(next), lease)
+      .then(while_alive(this, [next](JobMembership& job, Result<StoreExchange>&& result) {
+        job.published_state(next, std::move(result));
       }));
+}
+
+void JobMembership::published_state(const MemberRecord& next, Result<StoreExchange>&& result) {
+  bool again = false;
+  {
+    MutexLock lock(mutex_);
+    publishing_ = false;
+    if (result.ok()) {
+      const StoreExchange& exchange = result.value();
+      if (exchange.stored) self_.record = next;
+      again = exchange.stored || adopt(exchange.actual);
+    } else {
+      // The other members wait for this change, so it is tried until looks have failed for a lease.
+      publishing_ = error_of(result.error()).kind() != ErrorKind::shut_down;
+    }
+    if (publishing_)
+      place_.loop->schedule_after(store_pause, while_alive(this, [](JobMembership& job) {
+                                    {
+                                      MutexLock locked(job.mutex_);
+                                      job.publishing_ = false;
+                                    }
+                                    job.publish_state();
+                                  }));
+  }
+  if (again) publish_state();
+}
+
+bool JobMembership::adopt(const std::optional<std::string>& actual) {
+  if (!actual) return false;
+  const auto read = capture([&] { return from_text(own_name(), *actual); });
+  if (!read.ok()) return false;
+  MemberRecord record = Result<MemberRecord>(read).get();
+  if (record.id() != core_->id() || record.gone()) return false;
+  self_.record = std::move(record);
+  return true;
 }
 
 // The host, which kept the store, has left gracefully: members no longer learn of joins and leaves.
