@@ -58,10 +58,11 @@ void JobMembership::publish_left(std::shared_ptr<Promise<void>> done) {
       phase_ = Phase::leaving;
       begins = leavers_.empty();  // otherwise an earlier call is in progress
       leavers_.push_back(std::exchange(done, nullptr));
-      if (begins)
-        leave_until_ = later(loop_->now(), rendezvous_.lease > std::chrono::nanoseconds::zero()
-                                               ? rendezvous_.lease
-                                               : std::chrono::nanoseconds(reach_timeout));
+      if (begins)  // as long as looks are tried; they may have failed for a while
+        leave_until_ =
+            later(blind_since_.value_or(loop_->now()), rendezvous_.lease > std::chrono::nanoseconds::zero()
+                                                           ? rendezvous_.lease
+                                                           : std::chrono::nanoseconds(reach_timeout));
     }
     look = std::move(look_);  // a pending call, which would keep the agent from draining
   }
