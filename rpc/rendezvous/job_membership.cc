@@ -157,28 +157,47 @@ void JobMembership::looked(Result<StoreChanges>&& result) {
 }
 
 bool JobMembership::take(const StoreChanges& changes) {
-  Roster before, after;
+  Roster::Records before, after;  // of the members that have changed
   {
     MutexLock lock(mutex_);
-    before = roster_;
+    after = roster_.changed(changes);
+    before = roster_.at(after);
   }
-  after = before;
-  after.apply(changes);
   const auto events = events_between(before, after);
   for (const MemberEvent& event : events)
     if (event.member.name != own_name()) tell_routes(event);
-  const MemberRecord* self = after.find(own_name());
-  const bool out = self == nullptr || self->id() != core_->id() || self->state == MemberState::lost;
   const MemberRecord* lost = rendezvous_.fixed_world ? loss_between(before, after) : nullptr;
+  bool out = false;
+  CollectiveMembers all;
   {
     MutexLock lock(mutex_);
     looking_ = false;
     blind_since_.reset();
     if (phase_ != Phase::joined) return false;
     version_ = changes.version;
-    roster_ = std::move(after);
+    roster_.apply(after);
+    for (const auto& weak : onlookers_)
+      if (const auto onlooker = weak.lock(); onlooker != nullptr && onlooker->begun)
+        onlooker->seen.insert(before.begin(), before.end());
+    for (const MemberEvent& event : events)
+      if (event.change != MemberChange::joined)
+        std::erase_if(rounds_, [id = event.member.id()](const auto& rounds) {
+          const CollectiveMembers& members = rounds.second.members;
+          return std::binary_search(members.begin(), members.end(), id);
+        });
+    const MemberRecord* self = roster_.find(own_name());
+    out = self == nullptr || self->id() != core_->id() || self->state == MemberState::lost;
+    const bool leads = !out && roster_.members().begin()->first == own_name();
+    if (leads && rendezvous_.fixed_world && !expects_all_ && roster_.joined() == rendezvous_.world_size) {
+      expects_all_ = true;
+      for (const auto& [name, member] : roster_.members())
+        if (member->state != MemberState::claimed) all.push_back(member->id());
+    }
   }
+  if (!all.empty()) leader_->expect(all);
   judge_collectives();
+  for (const MemberEvent& event : events)
+    if (event.change != MemberChange::joined) leader_->forget(event.member.id());
   if (out) {
     lose_membership(Error(ErrorKind::lease_lost, "its record is gone from the job's store"));
     return false;
@@ -410,8 +429,7 @@ Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Onlooker
       error = std::make_exception_ptr(
           Error(ErrorKind::failed_precondition, "a next() of this watch is in flight: await it first"));
     if (error == nullptr) {
-      events = events_between(onlooker->seen, roster_);
-      onlooker->seen = roster_;
+      events = events_for(*onlooker);
       if (events.empty()) {
         onlooker->promise = std::move(promise);
         return future;
@@ -420,6 +438,13 @@ Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Onlooker
   }
   promise->complete(error != nullptr ? Result<Events>(error) : Result<Events>(std::move(events)));
   return future;
+}
+
+// What has changed since the last call.
+JobMembership::Events JobMembership::events_for(Onlooker& onlooker) const {
+  if (!std::exchange(onlooker.begun, true)) return events_between({}, roster_.members());
+  const Roster::Records seen = std::exchange(onlooker.seen, {});
+  return events_between(seen, roster_.at(seen));
 }
 
 std::string JobMembership::name_of(std::size_t rank) const {
@@ -450,7 +475,7 @@ bool JobMembership::nobody_works() const {
 void JobMembership::answer() {
   std::vector<Waiter> answered;
   bool release = false;
-  std::vector<std::string> whole;  // the members of a fixed world, once all have joined
+  std::vector<std::string> whole;  // the members of a fixed world, if all have joined and a waiter needs them
   std::vector<std::pair<std::shared_ptr<Promise<Events>>, Events>> told;
   {
     MutexLock lock(mutex_);
@@ -458,8 +483,6 @@ void JobMembership::answer() {
     const bool fixed = rendezvous_.fixed_world;
     const std::size_t world = fixed ? rendezvous_.world_size : 0;
     const std::size_t come = fixed ? roster_.joined() : roster_.here();
-    if (fixed && come == world)
-      for (const auto& [name, member] : roster_.members()) whole.push_back(name);
     const bool idle = nobody_works();
     const bool may_end =
         idle && released_ && (store_gone_ || awaited().empty() || (waited_for_release_ && !is_host()));
@@ -471,12 +494,15 @@ void JobMembership::answer() {
       i = due ? waiters_.erase(i) : std::next(i);
     }
     releasing_ = releasing_ || release;
+    const bool joins = std::any_of(answered.begin(), answered.end(),
+                                   [](const Waiter& waiter) { return waiter.agents != 0; });
+    if (fixed && come == world && joins)
+      for (const auto& [name, member] : roster_.members()) whole.push_back(name);
     for (const auto& weak : onlookers_) {
       const auto onlooker = weak.lock();
       if (onlooker == nullptr || onlooker->promise == nullptr) continue;
-      auto events = events_between(onlooker->seen, roster_);
+      auto events = events_for(*onlooker);
       if (events.empty()) continue;
-      onlooker->seen = roster_;
       told.emplace_back(std::exchange(onlooker->promise, nullptr), std::move(events));
     }
   }

@@ -51,8 +51,14 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
     std::shared_ptr<Promise<void>> promise;
   };
   struct Onlooker {
-    Roster seen;
+    bool begun = false;                        // next() has returned the present members
+    Roster::Records seen;                      // the records that it has seen of members that changed since
     std::shared_ptr<Promise<Events>> promise;  // a next() that waits; null: none
+  };
+  // The rounds of one collective (name and members).
+  struct OwnRounds {
+    CollectiveMembers members;
+    std::uint64_t next = 0;  // the number of the next round
   };
   class Watch;
 
@@ -78,6 +84,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   void end_waiter(std::uint64_t id, ErrorKind kind);
   std::string remaining_members_text() const WEFT_REQUIRES(mutex_);
   Future<Events> next(const std::shared_ptr<Onlooker>& onlooker);
+  Events events_for(Onlooker& onlooker) const WEFT_REQUIRES(mutex_);
   void answer();
   void released();
   enum class Spared { nobody, serving_only };
@@ -92,7 +99,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   // Collectives.
   // The incarnations of the members that take part. Throws if the options are invalid, or if a member is
   // unknown or gone.
-  std::vector<AgentId> incarnations_among(const CollectiveOptions& options) const WEFT_REQUIRES(mutex_);
+  CollectiveMembers incarnations_among(const CollectiveOptions& options) const WEFT_REQUIRES(mutex_);
   CollectiveArrival next_arrival(const CollectiveOptions& options, std::string type);
   void judge_collectives() const;
 
@@ -144,8 +151,9 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   // The calls of leave() while this agent joins, or while it is leaving.
   std::vector<std::shared_ptr<Promise<void>>> leavers_ WEFT_GUARDED_BY(mutex_);
   Clock::time_point leave_until_ WEFT_GUARDED_BY(mutex_);  // then leave() fails if the store is unavailable
-  // The number of the next round of each collective.
-  std::map<std::pair<std::string, std::vector<AgentId>>, std::uint64_t> rounds_ WEFT_GUARDED_BY(mutex_);
+  // By the name of the collective, and the digest of its members.
+  std::map<std::pair<std::string, std::string>, OwnRounds> rounds_ WEFT_GUARDED_BY(mutex_);
+  bool expects_all_ WEFT_GUARDED_BY(mutex_) = false;  // the leader knows all members of the fixed world
 };
 
 // As rpc::make_membership(), with a given Place.
