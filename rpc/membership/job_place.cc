@@ -108,8 +108,10 @@ JobPlace place_by_openmpi(const VariableLookup& lookup) {
   JobPlace place{"OpenMPI", *rank, size, number(lookup, "OMPI_COMM_WORLD_LOCAL_SIZE") == size, {}, {}};
   place.hosts = hosts_of_uri(text_or_none(lookup, "OMPI_MCA_orte_hnp_uri"));
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
-    if (const std::string job = text_or_none(lookup, name); !job.empty() && !place.port)
+    if (const std::string job = text_or_none(lookup, name); !job.empty() && !place.port) {
       place.port = port_of(name_hash(job));
+      place.job = job;
+    }
   return place;
 }
 
@@ -126,8 +128,11 @@ JobPlace place_by_slurm(const VariableLookup& lookup) {
                                   text_or_none(lookup, "SLURM_LAUNCH_NODE_IPADDR")})
     if (!host.empty()) place.hosts.push_back(host);
   // Consecutive jobs, and the steps of a job, have different ports.
-  if (const auto job = number(lookup, "SLURM_JOB_ID"))
-    place.port = port_of(*job + 1009 * number(lookup, "SLURM_STEP_ID").value_or(0));
+  if (const auto job = number(lookup, "SLURM_JOB_ID")) {
+    const std::uint64_t step = number(lookup, "SLURM_STEP_ID").value_or(0);
+    place.port = port_of(*job + 1009 * step);
+    place.job = std::to_string(*job) + "." + std::to_string(step);
+  }
   return place;
 }
 

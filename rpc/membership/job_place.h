@@ -42,6 +42,7 @@ struct JobPlace {
   // The port for the store of rank 0. It is equal in all processes of the job, and differs from the port of
   // the next job.
   std::optional<std::uint16_t> port;
+  std::string job = {};   // the identity of the job; empty: the system does not state it
   std::string role = {};  // of this process; empty: the job has no roles
   std::uint64_t role_rank = 0;
   // true: the first of `hosts` is the host of rank 0, even if its name cannot be resolved yet.

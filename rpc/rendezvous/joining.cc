@@ -108,7 +108,7 @@ Task<T> Joining::patiently(std::shared_ptr<Joining> self, std::function<Future<T
   }
 }
 
-// The first member stores the kind of the world; the others must have the same.
+// The first member stores the kind of the world and its identity; the others must have the same.
 Task<void> Joining::agree_on_world(std::shared_ptr<Joining> self) {
   const std::string own =
       self->rendezvous_.fixed_world ? "fixed " + std::to_string(self->rendezvous_.world_size) : "elastic";
@@ -117,8 +117,18 @@ Task<void> Joining::agree_on_world(std::shared_ptr<Joining> self) {
   };
   const StoreExchange agreed = co_await patiently<StoreExchange>(self, agree);
   const std::string world = agreed.actual.value_or(own);
-  if (world == own) co_return;
-  throw self->of_another_world(world, own);
+  if (world != own) throw self->of_another_world(world, own);
+  const auto job = self->rendezvous_.metadata.find(std::string(membership_keys::job));
+  if (!self->rendezvous_.fixed_world || job == self->rendezvous_.metadata.end()) co_return;
+  // A later job may use the same address while this one runs.
+  const std::function<Future<StoreExchange>()> identify = [self, id = job->second] {
+    return self->place_.store->compare_set(std::string(membership_keys::job), std::nullopt, id);
+  };
+  const StoreExchange identified = co_await patiently<StoreExchange>(self, identify);
+  if (identified.actual.value_or(job->second) == job->second) co_return;
+  throw Error(ErrorKind::failed_precondition, "the store " + self->rendezvous_.store + " is that of job '" +
+                                                  *identified.actual + "', and '" + self->record_.name +
+                                                  "' is a member of job '" + job->second + "'");
 }
 
 // Returns whether the rank was free before.

@@ -208,6 +208,23 @@ TEST(JobPlace, StatedVariablesTakePrecedenceOverTheBatchSystem) {
   EXPECT_EQ(options(with(slurm, {{"WORLD_SIZE", "9"}})).rendezvous->world_size, 9U);
 }
 
+TEST(JobPlace, StatesTheIdentityOfTheJob) {
+  const auto job = [](const Variables& variables) {
+    const auto& metadata = options(variables).rendezvous->metadata;
+    const auto found = metadata.find("job");
+    return found == metadata.end() ? "none" : found->second;
+  };
+  const Variables usual{
+      {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "20000"}};
+  EXPECT_EQ(job(usual), "none");
+  EXPECT_EQ(job(with(usual, {{"TORCHELASTIC_RUN_ID", "none"}})), "none");
+  EXPECT_EQ(job(with(usual, {{"TORCHELASTIC_RUN_ID", "17"}})), "17");
+  EXPECT_EQ(job(with(usual, {{"TORCHELASTIC_RUN_ID", "17"}, {"WEFT_JOB", "18"}})), "18");
+  EXPECT_EQ(job(with(usual, {{"WEFT_ELASTIC_WORLD", "1"}, {"WEFT_JOB", "18"}})), "none");  // others may join
+  EXPECT_EQ(job(slurm), "70001.0");
+  EXPECT_EQ(job(openmpi), "525336577");
+}
+
 TEST(JobPlace, StartedByNamesTheLauncher) {
   const auto by = [](const Variables& variables) {
     return started_by(lookup_in(variables)).value_or("nobody");
