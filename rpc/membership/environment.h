@@ -22,6 +22,10 @@ namespace weft::rpc {
 //                             existing job and needs no rank
 //   WEFT_NAME                 the agent's name; by default worker<RANK>, or a unique name without RANK
 //   WEFT_ROLE, WEFT_ROLE_RANK the metadata `role` and `role_rank`
+//   WEFT_JOB                  the metadata `job`: an identity that all ranks of a fixed world share, so that
+//   no
+//                             rank of another job takes part by mistake; by default TORCHELASTIC_RUN_ID, or
+//                             the id of the Slurm step or the OpenMPI job
 //   WEFT_HOST                 this host, as the others reach it; by default this host's address on the route
 //                             to MASTER_ADDR (127.0.0.1 if MASTER_ADDR is this host)
 //   WEFT_LISTEN               the agent's addresses, separated by commas; by default rank 0 listens at the
@@ -29,9 +33,10 @@ namespace weft::rpc {
 //   WEFT_INSECURE=1           permits addresses beyond this host
 //   WEFT_CERTIFICATE, WEFT_KEY, WEFT_TRUST, WEFT_SECRET   files of the agent's credentials
 // If RANK is not set, the rank, the world size, the host of rank 0 and a port come from OpenMPI, a Slurm
-// step, a Kubernetes indexed job or TF_CONFIG. Each variable above takes precedence if it is set
-// (docs/launching.md). Throws invalid_argument if a variable is missing or malformed (the text names the
-// variable), unavailable if there is no route to MASTER_ADDR.
+// step, a Kubernetes indexed job or TF_CONFIG; the rank and the world size also from other launchers of MPI
+// programs. Each variable above takes precedence if it is set (docs/launching.md). Throws invalid_argument if
+// a variable is missing or malformed (the text names the variable), unavailable if there is no route to
+// MASTER_ADDR.
 WEFT_EXPORT AgentOptions from_environment();
 
 // The options of an agent whose job is stated by one URL, as in PyTorch's init_method:

@@ -54,11 +54,49 @@ std::vector<std::string> hosts_of_uri(const std::string& uri) {
   return hosts;
 }
 
+// A launcher that states the rank and the size of the job, but neither rank 0's host nor a port.
+struct Ranks {
+  const char *system, *rank, *size, *local_size;  // local_size: the processes on this host; may be null
+};
+constexpr Ranks all_ranks[] = {
+    {"MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"},
+    {"jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_SIZE"},
+    {"Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", nullptr},
+    {"MPICH or Intel MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"},
+};
+// Launchers that state only the rank.
+constexpr Ranks rank_only[] = {
+    {"PALS", "PALS_RANKID", nullptr, nullptr},        {"ALPS", "ALPS_APP_PE", nullptr, nullptr},
+    {"Platform MPI", "MPI_RANKID", nullptr, nullptr}, {"PMI", "PMI_RANK", nullptr, nullptr},
+    {"PMIx", "PMIX_RANK", nullptr, nullptr},
+};
+
+bool is_slurm_task(const VariableLookup& lookup) {
+  return is_set(lookup, "SLURM_PROCID") && is_set(lookup, "SLURM_STEP_NUM_TASKS");
+}
+
+// Null: none of them has started this process as one of several.
+const Ranks* ranks_of(const VariableLookup& lookup) {
+  for (const Ranks& one : all_ranks) {
+    if (!is_set(lookup, one.rank) || !is_set(lookup, one.size) || lookup(one.size) == "1") continue;
+    // srun sets these variables, too. But if mpiexec runs in a Slurm job, only its daemons are Slurm's tasks.
+    const bool by_srun = is_slurm_task(lookup) && lookup(one.rank) == lookup("SLURM_PROCID") &&
+                         lookup(one.size) == lookup("SLURM_STEP_NUM_TASKS");
+    if (!by_srun) return &one;
+  }
+  if (is_slurm_task(lookup)) return nullptr;
+  for (const Ranks& one : rank_only)
+    if (is_set(lookup, one.rank) && !(one.rank == std::string_view("PMI_RANK") && lookup("PMI_SIZE") == "1"))
+      return &one;
+  return nullptr;
+}
+
 std::optional<std::string> batch_system(const VariableLookup& lookup) {
   if (is_set(lookup, "OMPI_COMM_WORLD_RANK") && is_set(lookup, "OMPI_COMM_WORLD_SIZE")) return "OpenMPI";
+  if (const Ranks* const ranks = ranks_of(lookup)) return ranks->system;
   // A batch script also has SLURM_PROCID, but a batch script is not a step: processes that it starts without
   // srun are not tasks.
-  if (is_set(lookup, "SLURM_PROCID") && is_set(lookup, "SLURM_STEP_NUM_TASKS")) return "Slurm";
+  if (is_slurm_task(lookup)) return "Slurm";
   if (is_set(lookup, "JOB_COMPLETION_INDEX")) return "Kubernetes";
   // Some platforms set TF_CONFIG without a cluster in every process.
   if (text_or_none(lookup, "TF_CONFIG").find("\"cluster\"") != std::string::npos) return "TF_CONFIG";
@@ -70,9 +108,17 @@ JobPlace place_by_openmpi(const VariableLookup& lookup) {
   JobPlace place{"OpenMPI", *rank, size, number(lookup, "OMPI_COMM_WORLD_LOCAL_SIZE") == size, {}, {}};
   place.hosts = hosts_of_uri(text_or_none(lookup, "OMPI_MCA_orte_hnp_uri"));
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
-    if (const std::string job = text_or_none(lookup, name); !job.empty() && !place.port)
+    if (const std::string job = text_or_none(lookup, name); !job.empty() && !place.port) {
       place.port = port_of(name_hash(job));
+      place.job = job;
+    }
   return place;
+}
+
+JobPlace place_by_ranks(const Ranks& ranks, const VariableLookup& lookup) {
+  const auto size = ranks.size == nullptr ? std::nullopt : number(lookup, ranks.size);
+  const auto local = ranks.local_size == nullptr ? std::nullopt : number(lookup, ranks.local_size);
+  return {ranks.system, *number(lookup, ranks.rank), size, size && local == size, {}, {}};
 }
 
 JobPlace place_by_slurm(const VariableLookup& lookup) {
@@ -82,8 +128,11 @@ JobPlace place_by_slurm(const VariableLookup& lookup) {
                                   text_or_none(lookup, "SLURM_LAUNCH_NODE_IPADDR")})
     if (!host.empty()) place.hosts.push_back(host);
   // Consecutive jobs, and the steps of a job, have different ports.
-  if (const auto job = number(lookup, "SLURM_JOB_ID"))
-    place.port = port_of(*job + 1009 * number(lookup, "SLURM_STEP_ID").value_or(0));
+  if (const auto job = number(lookup, "SLURM_JOB_ID")) {
+    const std::uint64_t step = number(lookup, "SLURM_STEP_ID").value_or(0);
+    place.port = port_of(*job + 1009 * step);
+    place.job = std::to_string(*job) + "." + std::to_string(step);
+  }
   return place;
 }
 
@@ -168,6 +217,7 @@ std::optional<JobPlace> job_place(const VariableLookup& lookup) {
   const auto system = batch_system(lookup);
   if (!system) return std::nullopt;
   if (*system == "OpenMPI") return place_by_openmpi(lookup);
+  if (const Ranks* const ranks = ranks_of(lookup)) return place_by_ranks(*ranks, lookup);
   if (*system == "Slurm") return place_by_slurm(lookup);
   if (*system == "Kubernetes") return place_by_kubernetes(lookup);
   return place_by_tf_config(lookup);

@@ -3,7 +3,7 @@
 //   rpc::Task<void> train(rpc::Agent& agent) { ... }
 //   int main(int argc, char** argv) { return rpc::run_job(argc, argv, {collectives::layer()}, train); }
 //
-// If a launcher, Slurm, OpenMPI or Kubernetes has started the process (started_by(), docs/launching.md), the
+// If a launcher, Slurm, MPI or Kubernetes has started the process (started_by(), docs/launching.md), the
 // process is one member of the job and runs the body. Otherwise the process starts the members itself, on
 // this host, and waits for them.
 #pragma once

@@ -16,7 +16,6 @@ namespace {
 
 // The timeout of one look at the members. After it, the member checks whether the agent drains.
 constexpr auto look_timeout = std::chrono::seconds{5};
-constexpr auto look_pause = std::chrono::milliseconds{500};  // after the store was unreachable
 // How long a member that has released waits for the others to release. Members of earlier versions of weft
 // never publish this state.
 constexpr auto release_timeout = std::chrono::seconds{10};
@@ -31,6 +30,10 @@ Error job_ended() { return Error(ErrorKind::shut_down, "this agent has shut down
 
 Error error_of(const std::exception_ptr& error) {
   return as_error(error).value_or(Error(ErrorKind::internal, what_of(error)));
+}
+
+bool is_outage(const Error& error) {
+  return error.kind() == ErrorKind::unavailable || error.kind() == ErrorKind::deadline_exceeded;
 }
 
 // It may outlive the agent.
@@ -132,7 +135,7 @@ void JobMembership::look() {
 }
 
 void JobMembership::look_later() {
-  place_.loop->schedule_after(look_pause, while_alive(this, [](JobMembership& job) {
+  place_.loop->schedule_after(store_pause, while_alive(this, [](JobMembership& job) {
                                 {
                                   MutexLock lock(job.mutex_);
                                   job.looking_ = false;
@@ -154,28 +157,47 @@ void JobMembership::looked(Result<StoreChanges>&& result) {
 }
 
 bool JobMembership::take(const StoreChanges& changes) {
-  Roster before, after;
+  Roster::Records before, after;  // of the members that have changed
   {
     MutexLock lock(mutex_);
-    before = roster_;
+    after = roster_.changed(changes);
+    before = roster_.at(after);
   }
-  after = before;
-  after.apply(changes);
   const auto events = events_between(before, after);
   for (const MemberEvent& event : events)
     if (event.member.name != own_name()) tell_routes(event);
-  const MemberRecord* self = after.find(own_name());
-  const bool out = self == nullptr || self->id() != core_->id() || self->state == MemberState::lost;
   const MemberRecord* lost = rendezvous_.fixed_world ? loss_between(before, after) : nullptr;
+  bool out = false;
+  CollectiveMembers all;
   {
     MutexLock lock(mutex_);
     looking_ = false;
     blind_since_.reset();
     if (phase_ != Phase::joined) return false;
     version_ = changes.version;
-    roster_ = std::move(after);
+    roster_.apply(after);
+    for (const auto& weak : onlookers_)
+      if (const auto onlooker = weak.lock(); onlooker != nullptr && onlooker->begun)
+        onlooker->seen.insert(before.begin(), before.end());
+    for (const MemberEvent& event : events)
+      if (event.change != MemberChange::joined)
+        std::erase_if(rounds_, [id = event.member.id()](const auto& rounds) {
+          const CollectiveMembers& members = rounds.second.members;
+          return std::binary_search(members.begin(), members.end(), id);
+        });
+    const MemberRecord* self = roster_.find(own_name());
+    out = self == nullptr || self->id() != core_->id() || self->state == MemberState::lost;
+    const bool leads = !out && roster_.members().begin()->first == own_name();
+    if (leads && rendezvous_.fixed_world && !expects_all_ && roster_.joined() == rendezvous_.world_size) {
+      expects_all_ = true;
+      for (const auto& [name, member] : roster_.members())
+        if (member->state != MemberState::claimed) all.push_back(member->id());
+    }
   }
+  if (!all.empty()) leader_->expect(all);
   judge_collectives();
+  for (const MemberEvent& event : events)
+    if (event.change != MemberChange::joined) leader_->forget(event.member.id());
   if (out) {
     lose_membership(Error(ErrorKind::lease_lost, "its record is gone from the job's store"));
     return false;
@@ -226,7 +248,7 @@ void JobMembership::not_seen(const Error& error) {
         break;
       case ErrorKind::peer_lost:
         // peer_gone() handles a lost connection; another connection may still exist.
-        if (of_host) then = Then::look;
+        then = of_host ? Then::look : Then::look_later;
         hopeless = !of_host;
         break;
       case ErrorKind::unavailable:
@@ -238,7 +260,8 @@ void JobMembership::not_seen(const Error& error) {
         if (self_.keeper != nullptr)
           reason = "the job's store has not answered for the duration of a lease: " + reason;
         break;
-      default:
+      default:  // waits fail, but later looks may succeed
+        then = Then::look_later;
         hopeless = true;
     }
     looking_ = then == Then::look_later;
@@ -296,7 +319,7 @@ std::exception_ptr JobMembership::why_not() const {
   if (phase_ == Phase::ended) return std::make_exception_ptr(job_ended());
   if (failure_) return std::make_exception_ptr(*failure_);
   if (join_error_ != nullptr) return join_error_;
-  if (phase_ == Phase::left)
+  if (has_left())
     return std::make_exception_ptr(Error(ErrorKind::failed_precondition, "this agent has left its job"));
   return nullptr;
 }
@@ -406,8 +429,7 @@ Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Onlooker
       error = std::make_exception_ptr(
           Error(ErrorKind::failed_precondition, "a next() of this watch is in flight: await it first"));
     if (error == nullptr) {
-      events = events_between(onlooker->seen, roster_);
-      onlooker->seen = roster_;
+      events = events_for(*onlooker);
       if (events.empty()) {
         onlooker->promise = std::move(promise);
         return future;
@@ -416,6 +438,13 @@ Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Onlooker
   }
   promise->complete(error != nullptr ? Result<Events>(error) : Result<Events>(std::move(events)));
   return future;
+}
+
+// What has changed since the last call.
+JobMembership::Events JobMembership::events_for(Onlooker& onlooker) const {
+  if (!std::exchange(onlooker.begun, true)) return events_between({}, roster_.members());
+  const Roster::Records seen = std::exchange(onlooker.seen, {});
+  return events_between(seen, roster_.at(seen));
 }
 
 std::string JobMembership::name_of(std::size_t rank) const {
@@ -446,7 +475,7 @@ bool JobMembership::nobody_works() const {
 void JobMembership::answer() {
   std::vector<Waiter> answered;
   bool release = false;
-  std::vector<std::string> whole;  // the members of a fixed world, once all have joined
+  std::vector<std::string> whole;  // the members of a fixed world, if all have joined and a waiter needs them
   std::vector<std::pair<std::shared_ptr<Promise<Events>>, Events>> told;
   {
     MutexLock lock(mutex_);
@@ -454,8 +483,6 @@ void JobMembership::answer() {
     const bool fixed = rendezvous_.fixed_world;
     const std::size_t world = fixed ? rendezvous_.world_size : 0;
     const std::size_t come = fixed ? roster_.joined() : roster_.here();
-    if (fixed && come == world)
-      for (const auto& [name, member] : roster_.members()) whole.push_back(name);
     const bool idle = nobody_works();
     const bool may_end =
         idle && released_ && (store_gone_ || awaited().empty() || (waited_for_release_ && !is_host()));
@@ -467,12 +494,15 @@ void JobMembership::answer() {
       i = due ? waiters_.erase(i) : std::next(i);
     }
     releasing_ = releasing_ || release;
+    const bool joins = std::any_of(answered.begin(), answered.end(),
+                                   [](const Waiter& waiter) { return waiter.agents != 0; });
+    if (fixed && come == world && joins)
+      for (const auto& [name, member] : roster_.members()) whole.push_back(name);
     for (const auto& weak : onlookers_) {
       const auto onlooker = weak.lock();
       if (onlooker == nullptr || onlooker->promise == nullptr) continue;
-      auto events = events_between(onlooker->seen, roster_);
+      auto events = events_for(*onlooker);
       if (events.empty()) continue;
-      onlooker->seen = roster_;
       told.emplace_back(std::exchange(onlooker->promise, nullptr), std::move(events));
     }
   }
@@ -530,7 +560,8 @@ void JobMembership::fail_all(const Error& error, Spared spared) {
 // Publishes whether this member only serves. It publishes one change at a time. After the member has left,
 // the record differs from the expected one, so nothing is published.
 void JobMembership::publish_state() {
-  std::string before, after;
+  MemberRecord next;
+  std::string before;
   LeaseId lease = no_lease;
   {
     MutexLock lock(mutex_);
@@ -543,18 +574,49 @@ void JobMembership::publish_state() {
       return;
     publishing_ = true;
     before = to_text(self_.record);
-    self_.record.state = state;
-    after = to_text(self_.record);
+    next = self_.record;
+    next.state = state;
     lease = self_.lease;
   }
-  place_.store->compare_set(member_key(own_name()), before, after, lease)
-      .then(while_alive(this, [](JobMembership& job, Result<StoreExchange>&& result) {
-        {
-          MutexLock lock(job.mutex_);
-          job.publishing_ = false;
-        }
-        if (result.ok() && result.value().stored) job.publish_state();
+  place_.store->compare_set(member_key(own_name()), before, to_text(next), lease)
+      .then(while_alive(this, [next](JobMembership& job, Result<StoreExchange>&& result) {
+        job.published_state(next, std::move(result));
       }));
+}
+
+void JobMembership::published_state(const MemberRecord& next, Result<StoreExchange>&& result) {
+  bool again = false;
+  {
+    MutexLock lock(mutex_);
+    publishing_ = false;
+    if (result.ok()) {
+      const StoreExchange& exchange = result.value();
+      if (exchange.stored) self_.record = next;
+      again = exchange.stored || adopt(exchange.actual);
+    } else {
+      // The other members wait for this change, so it is tried until looks have failed for a lease.
+      publishing_ = error_of(result.error()).kind() != ErrorKind::shut_down;
+    }
+    if (publishing_)
+      place_.loop->schedule_after(store_pause, while_alive(this, [](JobMembership& job) {
+                                    {
+                                      MutexLock locked(job.mutex_);
+                                      job.publishing_ = false;
+                                    }
+                                    job.publish_state();
+                                  }));
+  }
+  if (again) publish_state();
+}
+
+bool JobMembership::adopt(const std::optional<std::string>& actual) {
+  if (!actual) return false;
+  const auto read = capture([&] { return from_text(own_name(), *actual); });
+  if (!read.ok()) return false;
+  MemberRecord record = Result<MemberRecord>(read).get();
+  if (record.id() != core_->id() || record.gone()) return false;
+  self_.record = std::move(record);
+  return true;
 }
 
 // The host, which kept the store, has left gracefully: members no longer learn of joins and leaves.

@@ -43,15 +43,22 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done);
 
  private:
-  enum class Phase { apart, joining, joined, left, ended };
+  // leaving: this member has no work in the job any more, but the store does not have its `left` record yet.
+  enum class Phase { apart, joining, joined, leaving, left, ended };
   using Events = std::vector<MemberEvent>;
   struct Waiter {
     std::size_t agents = 0;  // 0: waits until all others have left
     std::shared_ptr<Promise<void>> promise;
   };
   struct Onlooker {
-    Roster seen;
+    bool begun = false;                        // next() has returned the present members
+    Roster::Records seen;                      // the records that it has seen of members that changed since
     std::shared_ptr<Promise<Events>> promise;  // a next() that waits; null: none
+  };
+  // The rounds of one collective (name and members).
+  struct OwnRounds {
+    CollectiveMembers members;
+    std::uint64_t next = 0;  // the number of the next round
   };
   class Watch;
 
@@ -77,24 +84,32 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   void end_waiter(std::uint64_t id, ErrorKind kind);
   std::string remaining_members_text() const WEFT_REQUIRES(mutex_);
   Future<Events> next(const std::shared_ptr<Onlooker>& onlooker);
+  Events events_for(Onlooker& onlooker) const WEFT_REQUIRES(mutex_);
   void answer();
   void released();
   enum class Spared { nobody, serving_only };
   void fail_all(const Error& error, Spared spared = Spared::nobody);
   void publish_state();
+  void published_state(const MemberRecord& next, Result<StoreExchange>&& result);
+  // After a compare_set of this member's record that has not stored `desired`: adopts the stored record if it
+  // is a record of this incarnation, and returns true if the caller should try again with it.
+  bool adopt(const std::optional<std::string>& actual) WEFT_REQUIRES(mutex_);
   void store_is_gone();
 
   // Collectives.
   // The incarnations of the members that take part. Throws if the options are invalid, or if a member is
   // unknown or gone.
-  std::vector<AgentId> incarnations_among(const CollectiveOptions& options) const WEFT_REQUIRES(mutex_);
+  CollectiveMembers incarnations_among(const CollectiveOptions& options) const WEFT_REQUIRES(mutex_);
   CollectiveArrival next_arrival(const CollectiveOptions& options, std::string type);
   void judge_collectives() const;
 
   // End this member's membership, and process the ends of other members.
+  bool has_left() const WEFT_REQUIRES(mutex_) { return phase_ == Phase::leaving || phase_ == Phase::left; }
   void publish_left(std::shared_ptr<Promise<void>> done);
+  void write_left();
   Future<StoreLease> remembrance();
-  void left(Result<void>&& published, const std::shared_ptr<Promise<void>>& done);
+  void wrote_left(const std::string& text, Result<StoreExchange>&& result);
+  void left(Result<void>&& published);
   void after_left(const std::shared_ptr<Promise<void>>& done);
   void judge(const AgentId& gone, const Error& reason, const Roster& roster);
   void announce_loss(const MemberRecord& lost, const Error& reason, const Roster& roster);
@@ -117,7 +132,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   // The record of the host; nullopt: this agent is the host, or the host is unknown.
   std::optional<MemberRecord> host_ WEFT_GUARDED_BY(mutex_);
   bool store_gone_ WEFT_GUARDED_BY(mutex_) = false;  // the host, which kept the store, has left
-  // `record` has the last state that was published before leaving.
+  // `record` is the record that the store is known to have.
   Joining::Joined self_ WEFT_GUARDED_BY(mutex_);
   bool publishing_ WEFT_GUARDED_BY(mutex_) = false;  // publish_state() is in progress
   // The layers are releasing their references at other members, or have released them.
@@ -133,15 +148,24 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   std::map<std::uint64_t, Waiter> waiters_ WEFT_GUARDED_BY(mutex_);
   std::uint64_t last_waiter_ WEFT_GUARDED_BY(mutex_) = 0;
   std::vector<std::weak_ptr<Onlooker>> onlookers_ WEFT_GUARDED_BY(mutex_);
-  // The calls of leave() while this agent joins.
+  // The calls of leave() while this agent joins, or while it is leaving.
   std::vector<std::shared_ptr<Promise<void>>> leavers_ WEFT_GUARDED_BY(mutex_);
-  // The number of the next round of each collective.
-  std::map<std::pair<std::string, std::vector<AgentId>>, std::uint64_t> rounds_ WEFT_GUARDED_BY(mutex_);
+  Clock::time_point leave_until_ WEFT_GUARDED_BY(mutex_);  // then leave() fails if the store is unavailable
+  // By the name of the collective, and the digest of its members.
+  std::map<std::pair<std::string, std::string>, OwnRounds> rounds_ WEFT_GUARDED_BY(mutex_);
+  bool expects_all_ WEFT_GUARDED_BY(mutex_) = false;  // the leader knows all members of the fixed world
 };
+
+// As rpc::make_membership(), with a given Place.
+WEFT_EXPORT std::shared_ptr<Membership> make_membership(const std::shared_ptr<AgentCore>& core,
+                                                        const Rendezvous& rendezvous, Place place);
 
 Error loss_of(const std::string& name, const std::string& reason);
 Error job_ended();
 Error error_of(const std::exception_ptr& error);  // the exception of a failed future, as an Error
+// Whether the same operation of a store may succeed later.
+bool is_outage(const Error& error);
+inline constexpr auto store_pause = std::chrono::milliseconds{500};  // before the store is tried again
 
 // The methods that members serve to each other, as "weft.membership". They run on the loop of the connection
 // to the caller. So the host runs the calls of a member before it processes the end of the member's

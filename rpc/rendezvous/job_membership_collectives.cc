@@ -20,9 +20,71 @@ Error gone(const MemberRecord& member) {
   return Error(ErrorKind::peer_lost, "'" + member.name + "' was lost");
 }
 
+// A member's call to the leader: first without the list of members, and if the leader asks for it, with it.
+class LeaderCall : public std::enable_shared_from_this<LeaderCall> {
+ public:
+  using Gathered = CollectiveLeader::Gathered;
+
+  LeaderCall(Peer peer, CollectiveArrival arrival, Buffer value, const std::shared_ptr<Loop>& loop)
+      : peer_(std::move(peer)), arrival_(std::move(arrival)), value_(std::move(value)), promise_(loop) {}
+
+  Future<Gathered> start(bool with_members) {
+    promise_.on_cancel([weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->cancel();
+    });
+    auto future = promise_.future();
+    call(with_members);
+    return future;
+  }
+
+ private:
+  void call(bool with_members) {
+    CollectiveArrival arrival = arrival_;
+    if (!with_members) arrival.among.clear();
+    auto current = peer_.call<&MembershipService::arrive>(arrival, value_)
+                       .then([self = shared_from_this(), with_members](Result<Gathered>&& all) {
+                         self->answered(std::move(all), with_members);
+                         return true;
+                       });
+    MutexLock lock(mutex_);
+    if (!cancelled_ && with_members >= with_members_) {  // the second call may have begun before
+      current_ = std::move(current);
+      with_members_ = with_members;
+      return;
+    }
+    lock.unlock();
+    current.cancel();
+  }
+  void answered(Result<Gathered>&& all, bool with_members) {
+    const ErrorKind kind = all.ok() ? ErrorKind::internal : error_kind(all.error(), ErrorKind::internal);
+    // A leader of an earlier version of weft, which knows no digest, refuses the call as an invalid argument.
+    if (!with_members && (kind == ErrorKind::not_found || kind == ErrorKind::invalid_argument))
+      return call(true);
+    promise_.complete(std::move(all));
+  }
+  void cancel() {
+    Future<bool> current;
+    {
+      MutexLock lock(mutex_);
+      cancelled_ = true;
+      current = std::move(current_);
+    }
+    current.cancel();
+  }
+
+  const Peer peer_;
+  const CollectiveArrival arrival_;
+  const Buffer value_;
+  Promise<Gathered> promise_;
+  Mutex mutex_;
+  bool cancelled_ WEFT_GUARDED_BY(mutex_) = false;
+  bool with_members_ WEFT_GUARDED_BY(mutex_) = false;
+  Future<bool> current_ WEFT_GUARDED_BY(mutex_);
+};
+
 }  // namespace
 
-std::vector<AgentId> JobMembership::incarnations_among(const CollectiveOptions& options) const {
+CollectiveMembers JobMembership::incarnations_among(const CollectiveOptions& options) const {
   std::vector<std::string> names = options.among;
   if (names.empty()) {
     if (!rendezvous_.fixed_world)
@@ -40,7 +102,7 @@ std::vector<AgentId> JobMembership::incarnations_among(const CollectiveOptions& 
   names.erase(std::unique(names.begin(), names.end()), names.end());
   if (!std::binary_search(names.begin(), names.end(), own_name()))
     throw Error(ErrorKind::invalid_argument, "'" + own_name() + "' is not in CollectiveOptions::among");
-  std::vector<AgentId> incarnations;
+  CollectiveMembers incarnations;
   for (const std::string& name : names) {
     const MemberRecord* member = roster_.find(name);
     if (member == nullptr || member->state == MemberState::claimed)
@@ -60,7 +122,10 @@ CollectiveArrival JobMembership::next_arrival(const CollectiveOptions& options, 
                 "'" + own_name() + "' has not joined its job: await wait_for() first");
   CollectiveArrival arrival{.name = options.name, .among = incarnations_among(options), .seen = version_};
   arrival.type = std::move(type);
-  arrival.round = rounds_[{arrival.name, arrival.among}]++;
+  arrival.digest = digest_of(arrival.among);
+  OwnRounds& rounds = rounds_[{arrival.name, arrival.digest}];
+  if (rounds.members.empty()) rounds.members = arrival.among;
+  arrival.round = rounds.next++;
   const auto timeout = options.timeout.value_or(core_->default_timeout());
   if (timeout != no_timeout) {
     const auto longest = std::chrono::nanoseconds(no_timeout - leader_grace).count();
@@ -80,11 +145,9 @@ Future<CollectiveLeader::Gathered> JobMembership::gather(CollectiveOptions optio
   if (const auto timeout = arrival.value().timeout; timeout != 0)
     call.timeout = std::chrono::nanoseconds(timeout) + leader_grace;
   const std::string what = to_string(arrival.value());
-  return Peer(core_, core_->routes().to_name(leader.name))
-      .only(leader)
-      .with(call)
-      .with(arrivals_)
-      .call<&MembershipService::arrive>(arrival.value(), value)
+  const Peer peer = Peer(core_, core_->routes().to_name(leader.name)).only(leader).with(call).with(arrivals_);
+  return std::make_shared<LeaderCall>(peer, std::move(arrival).get(), std::move(value), loop_)
+      ->start(leader == core_->id())
       .then([weak = weak_from_this(), what, leader,
              arrivals = arrivals_](Result<Gathered>&& all) -> Result<Gathered> {
         if (all.ok()) return std::move(all);
@@ -116,11 +179,9 @@ Future<CollectiveLeader::Gathered> JobMembership::arrive(CallContext& call, cons
   const bool sound = std::adjacent_find(among.begin(), among.end(), [](const auto& a, const auto& b) {
                        return a.name >= b.name;
                      }) == among.end();
-  if (!sound || among.empty() || among.front() != core_->id())
+  if (!sound || (among.empty() ? arrival.digest.empty() : among.front() != core_->id()))
     throw Error(ErrorKind::invalid_argument,
                 "'" + own_name() + "' is not the leader of " + to_string(arrival));
-  if (std::find(among.begin(), among.end(), who) == among.end())
-    throw Error(ErrorKind::permission_denied, "'" + who.name + "' is not a member of " + to_string(arrival));
   {
     MutexLock lock(mutex_);
     if (const auto error = why_not(); error != nullptr && phase_ != Phase::ended)
@@ -128,14 +189,17 @@ Future<CollectiveLeader::Gathered> JobMembership::arrive(CallContext& call, cons
     if (store_gone_) throw Error(ErrorKind::unavailable, "the host of the job's store is gone");
   }
   auto all = leader_->arrive(who, arrival, std::move(value));
+  CollectiveArrival round = arrival;  // without the list
+  if (round.digest.empty()) round.digest = digest_of(among);
+  round.among.clear();
   // The call exists until its cancellation has been reported.
-  call.on_cancel([weak = std::weak_ptr(leader_), who, arrival, incoming = static_cast<IncomingCall*>(&call)] {
+  call.on_cancel([weak = std::weak_ptr(leader_), who, round, incoming = static_cast<IncomingCall*>(&call)] {
     const auto leader = weak.lock();
     if (leader == nullptr) return;
     if (incoming->connected()) {
-      leader->give_up(who, arrival, ErrorKind::aborted, "no longer waits");
+      leader->give_up(who, round, ErrorKind::aborted, "no longer waits");
     } else {
-      leader->give_up(who, arrival, ErrorKind::peer_lost, "was lost: its connection has ended");
+      leader->give_up(who, round, ErrorKind::peer_lost, "was lost: its connection has ended");
     }
   });
   judge_collectives();

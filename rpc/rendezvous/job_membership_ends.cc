@@ -3,6 +3,7 @@
 
 #include <weft/rpc/call/invoke.h>
 #include <weft/rpc/core/when_all.h>
+#include <weft/rpc/core/while_alive.h>
 
 namespace weft::rpc::detail {
 namespace {
@@ -27,7 +28,8 @@ Future<void> JobMembership::leave() {
   auto future = promise->future();
   MutexLock lock(mutex_);
   switch (phase_) {
-    case Phase::joined: {
+    case Phase::joined:
+    case Phase::leaving: {
       lock.unlock();
       publish_left(std::move(promise));
       break;
@@ -48,29 +50,50 @@ Future<void> JobMembership::leave() {
 }
 
 void JobMembership::publish_left(std::shared_ptr<Promise<void>> done) {
-  std::optional<Error> failure;
-  bool gone = false;
+  bool begins = false;
   Future<bool> look;
-  std::string text;
   {
     MutexLock lock(mutex_);
-    failure = failure_;
-    gone = store_gone_ || phase_ != Phase::joined;
-    if (phase_ == Phase::joined) phase_ = Phase::left;
+    if (phase_ == Phase::joined || phase_ == Phase::leaving) {
+      phase_ = Phase::leaving;
+      begins = leavers_.empty();  // otherwise an earlier call is in progress
+      leavers_.push_back(std::exchange(done, nullptr));
+      if (begins)  // as long as looks are tried; they may have failed for a while
+        leave_until_ =
+            later(blind_since_.value_or(loop_->now()), rendezvous_.lease > std::chrono::nanoseconds::zero()
+                                                           ? rendezvous_.lease
+                                                           : std::chrono::nanoseconds(reach_timeout));
+    }
     look = std::move(look_);  // a pending call, which would keep the agent from draining
-    MemberRecord record = self_.record;
-    record.state = MemberState::left;
-    text = to_text(record);
   }
   look.cancel();
   fail_all(Error(ErrorKind::shut_down, "this agent is leaving its job"));
   arrivals_.cancel();
-  if (failure) return done->fail(*failure);
-  if (gone) return done->complete(Result<void>{});
-  remembrance().then([self = shared_from_this(), text, done](Result<StoreLease>&& lease) {
-    if (!lease.ok()) return self->left(lease.error(), done);
-    self->place_.store->set(member_key(self->own_name()), text, lease.value().id)
-        .then([self, done](Result<void>&& set) { self->left(std::move(set), done); });
+  if (done != nullptr) done->complete(Result<void>{});  // it has left, or has shut down
+  if (begins) write_left();
+}
+
+// The record replaces only a record of this incarnation: after an outage, the name may belong to the next
+// one.
+void JobMembership::write_left() {
+  std::optional<Error> failure;
+  bool gone = false;
+  MemberRecord record;
+  {
+    MutexLock lock(mutex_);
+    if (phase_ != Phase::leaving) return;
+    failure = failure_;
+    gone = store_gone_;
+    record = self_.record;
+  }
+  if (failure) return left(*failure);
+  if (gone) return left(Result<void>{});
+  const std::string before = to_text(record);
+  record.state = MemberState::left;
+  remembrance().then([self = shared_from_this(), before, text = to_text(record)](Result<StoreLease>&& lease) {
+    if (!lease.ok()) return self->wrote_left(text, lease.error());
+    self->place_.store->compare_set(member_key(self->own_name()), before, text, lease.value().id)
+        .then([self, text](Result<StoreExchange>&& result) { self->wrote_left(text, std::move(result)); });
   });
 }
 
@@ -81,25 +104,54 @@ Future<StoreLease> JobMembership::remembrance() {
   return place_.store->grant(remembered + 2 * rendezvous_.lease);
 }
 
-void JobMembership::left(Result<void>&& published, const std::shared_ptr<Promise<void>>& done) {
-  LeaseId lease = no_lease;
-  std::shared_ptr<LeaseKeeper> keeper;
-  bool host_left = false;
+void JobMembership::wrote_left(const std::string& text, Result<StoreExchange>&& result) {
+  if (result.ok()) {
+    const StoreExchange& exchange = result.value();
+    if (exchange.stored || exchange.actual == text) return left(Result<void>{});
+    bool again = false;
+    {
+      MutexLock lock(mutex_);
+      again = adopt(exchange.actual);  // publish_state() was in progress
+    }
+    if (again) return write_left();
+    return left(Error(ErrorKind::lease_lost,
+                      "this agent was declared dead: its record is gone from the job's store"));
+  }
+  const Error error = error_of(result.error());
+  bool again = false, host_left = false;
   {
     MutexLock lock(mutex_);
-    keeper = std::move(self_.keeper);
-    lease = self_.lease;
-    host_left = store_gone_;
-  }
-  if (!published.ok()) {
+    again = is_outage(error) && !store_gone_ && !failure_ && loop_->now() < leave_until_;
     // A host that has left does not reply to members that leave after it.
-    host_left = host_left || (place_.with_host && error_of(published.error()).kind() == ErrorKind::shut_down);
-    return done->complete(host_left ? Result<void>{} : std::move(published));
+    host_left = store_gone_ || (place_.with_host && error.kind() == ErrorKind::shut_down);
   }
-  if (lease == no_lease) return after_left(done);
-  place_.store->revoke(lease).then([self = shared_from_this(), done](Result<void>&&) {
-    self->after_left(done);  // also if revoke() failed: no record depends on the lease any more
-  });
+  if (host_left) return left(Result<void>{});
+  if (!again) return left(error);
+  place_.loop->schedule_after(store_pause, while_alive(this, &JobMembership::write_left));
+}
+
+// If `published` is an error, this member is still leaving, and renews its lease: leave() may be called
+// again. The lease is not revoked, because no record depends on it any more, and the host, which may keep the
+// store, ends as soon as it sees the record.
+void JobMembership::left(Result<void>&& published) {
+  std::vector<std::shared_ptr<Promise<void>>> leavers;
+  std::shared_ptr<LeaseKeeper> keeper;
+  {
+    MutexLock lock(mutex_);
+    if (phase_ != Phase::leaving) return;
+    leavers.swap(leavers_);
+    if (published.ok()) {
+      phase_ = Phase::left;
+      keeper = std::move(self_.keeper);
+    }
+  }
+  for (const auto& leaver : leavers) {
+    if (published.ok()) {
+      after_left(leaver);
+    } else {
+      leaver->fail(published.error());
+    }
+  }
 }
 
 void JobMembership::after_left(const std::shared_ptr<Promise<void>>& done) {
@@ -157,7 +209,7 @@ void JobMembership::peer_gone(const AgentId& peer, const Error& reason) {
     if (!is_host() && host_ && host_->id() == peer && place_.with_host &&
         reason.kind() == ErrorKind::shut_down)
       store_gone_ = true;  // a member that is leaving needs this, too
-    if (phase_ == Phase::left) return;
+    if (has_left()) return;
     if (!is_host()) {
       if (!host_ || host_->id() != peer) return;
       lock.unlock();
@@ -212,7 +264,7 @@ void JobMembership::announce_loss(const MemberRecord& lost, const Error& reason,
   const Error error = loss_of(lost.name, reason.what());
   {
     MutexLock lock(mutex_);
-    if (failure_ || phase_ == Phase::left || phase_ == Phase::ended) return;
+    if (failure_ || has_left() || phase_ == Phase::ended) return;
     failure_ = error;
   }
   core_->blame(error);
@@ -238,7 +290,7 @@ void JobMembership::told_of_loss(const AgentId& teller, const std::string& name,
     MutexLock lock(mutex_);
     if (!host_ || host_->id() != teller)
       throw Error(ErrorKind::permission_denied, "'" + teller.name + "' is not the host of this job");
-    if (phase_ == Phase::left || phase_ == Phase::ended) return;
+    if (has_left() || phase_ == Phase::ended) return;
   }
   fail(loss_of(name, reason));
 }

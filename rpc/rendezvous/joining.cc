@@ -65,16 +65,31 @@ Task<Joining::Joined> Joining::run(std::shared_ptr<Joining> self) {
   }
   if (refused != nullptr) {
     // The agent that the rank belongs to will join later.
-    if (own_rank) co_await store->remove(std::string(membership_keys::ranks) + std::to_string(*record.rank));
+    const std::function<Future<bool>()> give_back = [store, rank = record.rank] {
+      return store->remove(std::string(membership_keys::ranks) + std::to_string(rank.value_or(0)));
+    };
+    if (own_rank) co_await patiently<bool>(self, give_back);
     std::rethrow_exception(refused);
   }
   if (self->is_host()) {
-    co_await store->set(std::string(membership_keys::host), record.name);
+    const std::function<Future<void>()> name_host = [store, name = record.name] {
+      return store->set(std::string(membership_keys::host), name);
+    };
+    co_await patiently<void>(self, name_host);
   } else if (self->rendezvous_.fixed_world || self->place_.with_host) {
     co_await meet_host(self);
   }
+  const std::string claimed = to_text(record);
   record.state = MemberState::joined;
-  co_await store->set(member_key(record.name), to_text(record), self->lease_.id);
+  const std::string joined = to_text(record);
+  const std::function<Future<StoreExchange>()> publish =
+      [store, claimed, joined, key = member_key(record.name), lease = self->lease_.id] {
+        return store->compare_set(key, claimed, joined, lease);
+      };
+  const StoreExchange published = co_await patiently<StoreExchange>(self, publish);
+  if (!published.stored && published.actual != joined)
+    throw Error(ErrorKind::lease_lost,
+                "this agent was declared dead while it joined: its record is gone from the job's store");
   co_return Joined{record, self->lease_.id, self->keeper_};
 }
 
@@ -83,20 +98,17 @@ Task<Joining::Joined> Joining::run(std::shared_ptr<Joining> self) {
 template <class T>
 Task<T> Joining::patiently(std::shared_ptr<Joining> self, std::function<Future<T>()> ask) {
   const auto until = self->place_.loop->now() + reach_timeout;
-  std::optional<T> answer;
-  while (!answer) {
-    try {
-      answer.emplace(co_await ask());
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::unavailable || self->stopped() || self->place_.loop->now() >= until)
-        throw;
-    }
-    if (!answer) co_await self->pause();
+  for (;;) {
+    Future<Result<T>> asked = ask().as_result();
+    Result<T> answer = co_await std::move(asked);
+    if (answer.ok()) co_return std::move(answer).get();
+    if (!is_outage(error_of(answer.error())) || self->stopped() || self->place_.loop->now() >= until)
+      std::rethrow_exception(answer.error());
+    co_await self->pause();
   }
-  co_return std::move(*answer);
 }
 
-// The first member stores the kind of the world; the others must have the same.
+// The first member stores the kind of the world and its identity; the others must have the same.
 Task<void> Joining::agree_on_world(std::shared_ptr<Joining> self) {
   const std::string own =
       self->rendezvous_.fixed_world ? "fixed " + std::to_string(self->rendezvous_.world_size) : "elastic";
@@ -105,8 +117,18 @@ Task<void> Joining::agree_on_world(std::shared_ptr<Joining> self) {
   };
   const StoreExchange agreed = co_await patiently<StoreExchange>(self, agree);
   const std::string world = agreed.actual.value_or(own);
-  if (world == own) co_return;
-  throw self->of_another_world(world, own);
+  if (world != own) throw self->of_another_world(world, own);
+  const auto job = self->rendezvous_.metadata.find(std::string(membership_keys::job));
+  if (!self->rendezvous_.fixed_world || job == self->rendezvous_.metadata.end()) co_return;
+  // A later job may use the same address while this one runs.
+  const std::function<Future<StoreExchange>()> identify = [self, id = job->second] {
+    return self->place_.store->compare_set(std::string(membership_keys::job), std::nullopt, id);
+  };
+  const StoreExchange identified = co_await patiently<StoreExchange>(self, identify);
+  if (identified.actual.value_or(job->second) == job->second) co_return;
+  throw Error(ErrorKind::failed_precondition, "the store " + self->rendezvous_.store + " is that of job '" +
+                                                  *identified.actual + "', and '" + self->record_.name +
+                                                  "' is a member of job '" + job->second + "'");
 }
 
 // Returns whether the rank was free before.

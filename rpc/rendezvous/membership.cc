@@ -40,23 +40,28 @@ class MembershipHook final : public CallHook {
 };
 
 }  // namespace
-}  // namespace detail
 
-std::shared_ptr<Membership> make_membership(std::shared_ptr<AgentCore> core, const Rendezvous& rendezvous) {
+std::shared_ptr<Membership> make_membership(const std::shared_ptr<AgentCore>& core,
+                                            const Rendezvous& rendezvous, Place place) {
   if (rendezvous.fixed_world && rendezvous.rank >= rendezvous.world_size)
     throw Error(ErrorKind::invalid_argument, "rank " + std::to_string(rendezvous.rank) +
                                                  " is not within a world of " +
                                                  std::to_string(rendezvous.world_size));
-  auto job =
-      std::make_shared<detail::JobMembership>(core, rendezvous, detail::place_of_store(core, rendezvous));
-  core->hooks().add(std::make_shared<detail::MembershipHook>(job));
-  detail::serve_object(core->methods(), std::make_shared<detail::MembershipService>(job));
+  auto job = std::make_shared<JobMembership>(core, rendezvous, std::move(place));
+  core->hooks().add(std::make_shared<MembershipHook>(job));
+  serve_object(core->methods(), std::make_shared<MembershipService>(job));
   core->routes().set_directory(
       [weak = std::weak_ptr(job)](const std::string& name, UniqueFunction<void(std::vector<Address>)> done) {
         if (const auto known = weak.lock()) return known->find_addresses(name, std::move(done));
         done({});
       });
   return job;
+}
+
+}  // namespace detail
+
+std::shared_ptr<Membership> make_membership(std::shared_ptr<AgentCore> core, const Rendezvous& rendezvous) {
+  return detail::make_membership(core, rendezvous, detail::place_of_store(core, rendezvous));
 }
 
 }  // namespace weft::rpc

@@ -97,7 +97,8 @@ class WEFT_EXPORT Membership {
   virtual std::unique_ptr<MemberWatch> watch() = 0;
   // Leaves the job in an orderly way, before the agent drains, so that the other members do not consider it
   // lost. If the host leaves before other members, the waits of these members fail with unavailable. So the
-  // host calls others_left() first.
+  // host calls others_left() first. While the store cannot be reached, leave() tries again for
+  // Rendezvous::lease. If it fails, this agent is still a member, and leave() may be called again.
   virtual Future<void> leave() = 0;
   // For a member that only serves: completes when this member has left. The member leaves when all members
   // have joined (in a fixed world: world_size members), no other member has work left, and all serving

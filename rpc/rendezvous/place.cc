@@ -2,6 +2,7 @@
 
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/endpoint/peer.h>
+#include <weft/rpc/rendezvous/roster.h>
 #include <weft/rpc/store/etcd_store.h>
 #include <weft/rpc/store/file_store.h>
 #include <weft/rpc/store/memory_store.h>
@@ -57,6 +58,10 @@ Place place_of_store(const std::shared_ptr<AgentCore>& core, const Rendezvous& r
     throw Error(ErrorKind::invalid_argument, "rank 0 keeps the store at " + address.text() +
                                                  ": its options.listen is empty, expected that address");
   auto store = std::make_shared<MemoryStore>(agents);
+  // Before a rank of another job can reach the store.
+  const auto job = rendezvous.metadata.find(std::string(membership_keys::job));
+  if (rendezvous.fixed_world && job != rendezvous.metadata.end())
+    store->set(job->first, job->second).then([](Result<void>&&) {});
   serve_store(*core, store);
   place.close = [store] { store->close(); };
   place.store = std::move(store);

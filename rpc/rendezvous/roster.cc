@@ -125,53 +125,63 @@ MemberRecord from_text(std::string name, const std::string& text) {
 }
 
 Roster::Roster(const StoreView& view) {
-  Records members;
-  for (const auto& [key, text] : view.entries) {
-    const std::string name = key.substr(membership_keys::members.size());
-    members.emplace(name, std::make_shared<const MemberRecord>(from_text(name, text)));
-  }
-  members_ = std::make_shared<const Records>(std::move(members));
+  StoreChanges all{view.version, true, {}};
+  for (const auto& [key, text] : view.entries) all.entries.emplace(key, text);
+  apply(changed(all));
 }
 
-void Roster::apply(const StoreChanges& changes) {
-  auto members = changes.whole ? Records{} : *members_;
+Roster::Records Roster::changed(const StoreChanges& changes) const {
+  Records changed;
+  if (changes.whole)
+    for (const auto& [name, member] : members_) changed.emplace(name, nullptr);
   for (const auto& [key, text] : changes.entries) {
     const std::string name = key.substr(membership_keys::members.size());
-    if (text) {
-      members.insert_or_assign(name, std::make_shared<const MemberRecord>(from_text(name, *text)));
-    } else {
-      members.erase(name);
-    }
+    changed[name] = text ? std::make_shared<const MemberRecord>(from_text(name, *text)) : nullptr;
   }
-  members_ = std::make_shared<const Records>(std::move(members));
+  return changed;
+}
+
+Roster::Records Roster::at(const Records& names) const {
+  Records records;
+  for (const auto& [name, ignored] : names) {
+    const auto found = members_.find(name);
+    records.emplace_hint(records.end(), name, found == members_.end() ? nullptr : found->second);
+  }
+  return records;
+}
+
+void Roster::apply(const Records& changed) {
+  for (const auto& [name, record] : changed) {
+    if (const auto found = members_.find(name); found != members_.end()) {
+      --count_of(*found->second);
+      if (record == nullptr) members_.erase(found);
+    }
+    if (record == nullptr) continue;
+    ++count_of(*record);
+    members_[name] = record;
+  }
 }
 
 const MemberRecord* Roster::find(const std::string& name) const {
-  const auto found = members_->find(name);
-  return found == members_->end() ? nullptr : found->second.get();
+  const auto found = members_.find(name);
+  return found == members_.end() ? nullptr : found->second.get();
 }
 
-std::size_t Roster::joined() const {
-  return static_cast<std::size_t>(std::count_if(members_->begin(), members_->end(), [](const auto& entry) {
-    return entry.second->state != MemberState::claimed;
-  }));
-}
+std::size_t Roster::joined() const { return members_.size() - count(MemberState::claimed); }
 
 std::size_t Roster::here() const {
-  return static_cast<std::size_t>(std::count_if(members_->begin(), members_->end(),
-                                                [](const auto& entry) { return entry.second->here(); }));
+  return count(MemberState::joined) + count(MemberState::serving) + count(MemberState::released);
 }
 
 bool Roster::idle(const std::string& self) const {
-  return std::none_of(members_->begin(), members_->end(), [&](const auto& entry) {
-    return entry.second->state == MemberState::joined && entry.first != self;
-  });
+  const MemberRecord* const own = find(self);
+  return count(MemberState::joined) == (own != nullptr && own->state == MemberState::joined ? 1 : 0);
 }
 
 std::vector<std::string> Roster::awaited_by(const std::string& self, bool host) const {
   const bool all_serve = idle(self);
   std::vector<std::string> names;
-  for (const auto& [name, member] : *members_) {
+  for (const auto& [name, member] : members_) {
     const bool busy = member->state == MemberState::joined || (host && member->serves()) ||
                       (all_serve && member->state == MemberState::serving);
     if (busy && name != self) names.push_back(name);
@@ -179,18 +189,19 @@ std::vector<std::string> Roster::awaited_by(const std::string& self, bool host) 
   return names;
 }
 
-const MemberRecord* loss_between(const Roster& before, const Roster& after) {
-  for (const auto& [name, was] : before.members()) {
-    const MemberRecord* now = after.find(name);
-    if (!was->gone() && (now == nullptr || now->incarnation != was->incarnation)) return was.get();
+const MemberRecord* loss_between(const Roster::Records& before, const Roster::Records& after) {
+  for (const auto& [name, was] : before) {
+    const auto found = after.find(name);
+    const MemberRecord* const now = found == after.end() ? nullptr : found->second.get();
+    if (was != nullptr && !was->gone() && (now == nullptr || now->incarnation != was->incarnation))
+      return was.get();
   }
   return nullptr;
 }
 
-std::vector<MemberEvent> events_between(const Roster& before, const Roster& after) {
+std::vector<MemberEvent> events_between(const Roster::Records& before, const Roster::Records& after) {
   std::vector<MemberEvent> events;
-  const auto ended = [&](const MemberRecord& was) {
-    const MemberRecord* now = after.find(was.name);
+  const auto ended = [&](const MemberRecord& was, const MemberRecord* now) {
     bool left = false;
     if (now != nullptr && now->incarnation == was.incarnation) {
       left = now->state == MemberState::left;
@@ -199,22 +210,19 @@ std::vector<MemberEvent> events_between(const Roster& before, const Roster& afte
     }
     events.push_back({left ? MemberChange::left : MemberChange::lost, static_cast<const Member&>(was)});
   };
-  auto old = before.members().begin();
-  const auto one_of_old = [&](const std::string* until) {
-    for (; old != before.members().end() && (until == nullptr || old->first < *until); ++old)
-      if (old->second->here()) ended(*old->second);
+  const auto compare = [&](const MemberRecord* was, const MemberRecord* now) {
+    const bool was_here = was != nullptr && was->here(), is_here = now != nullptr && now->here();
+    const bool same = was != nullptr && now != nullptr && was->incarnation == now->incarnation;
+    if (was_here && !(same && is_here)) ended(*was, now);
+    if (is_here && !(same && was_here)) events.push_back({MemberChange::joined, *now});
   };
-  for (const auto& [name, member] : after.members()) {
-    one_of_old(&name);
-    const MemberRecord* was = nullptr;
-    if (old != before.members().end() && old->first == name) was = (old++)->second.get();
-    if (was == member.get()) continue;
-    const bool was_here = was != nullptr && was->here();
-    const bool same = was != nullptr && was->incarnation == member->incarnation;
-    if (was_here && !(same && member->here())) ended(*was);
-    if (member->here() && !(same && was_here)) events.push_back({MemberChange::joined, *member});
+  auto old = before.begin();
+  for (const auto& [name, now] : after) {
+    for (; old != before.end() && old->first < name; ++old) compare(old->second.get(), nullptr);
+    const bool known = old != before.end() && old->first == name;
+    compare(known ? (old++)->second.get() : nullptr, now.get());
   }
-  one_of_old(nullptr);
+  for (; old != before.end(); ++old) compare(old->second.get(), nullptr);
   return events;
 }
 

@@ -10,6 +10,7 @@
 #include <weft/rpc/rendezvous/membership.h>
 #include <weft/rpc/store/store.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,6 +26,8 @@ inline constexpr std::string_view ranks = "ranks/";      // + rank: its member's
 // The name of rank 0, which detects losses. Empty: the agent that keeps the store is not a member.
 inline constexpr std::string_view host = "host";
 inline constexpr std::string_view world = "world";  // "elastic", or "fixed N" for N members
+// The identity of a fixed world: the metadata of this name, if its members have it.
+inline constexpr std::string_view job = "job";
 }  // namespace membership_keys
 
 // The states of a member, in the order in which they follow each other.
@@ -58,20 +61,24 @@ struct MemberRecord : Member {
 WEFT_EXPORT std::string to_text(const MemberRecord& record);
 WEFT_EXPORT MemberRecord from_text(std::string name, const std::string& text);  // throws protocol_error
 
-// A value. Copies share the records, because a large job has many records, and few of them change at a time.
+// A value. A change of few members of a large job costs as much as these members.
 class WEFT_EXPORT Roster {
  public:
-  using Records = std::map<std::string, std::shared_ptr<const MemberRecord>>;  // by name; none is null
+  // Records by name. Null: the name has no record.
+  using Records = std::map<std::string, std::shared_ptr<const MemberRecord>>;
 
   Roster() = default;
-  explicit Roster(const StoreView& view);  // of membership_keys::members; throws as apply() does
-  // Applies the changes of a watch of membership_keys::members. If a record is malformed, apply() throws
-  // protocol_error and does not change the roster.
-  void apply(const StoreChanges& changes);
+  explicit Roster(const StoreView& view);  // of membership_keys::members; throws as changed() does
+  // The new records of the names that a watch of membership_keys::members reports. Throws protocol_error if a
+  // record is malformed.
+  Records changed(const StoreChanges& changes) const;
+  // This roster's records of the same names.
+  Records at(const Records& names) const;
+  void apply(const Records& changed);
 
   // Null: no record has this name.
   const MemberRecord* find(const std::string& name) const;
-  const Records& members() const { return *members_; }
+  const Records& members() const { return members_; }  // none is null
   std::size_t joined() const;  // including members that are gone but still have a record
   std::size_t here() const;    // members for which MemberRecord::here() is true
   // Whether every member except `self` only serves or is gone.
@@ -82,13 +89,20 @@ class WEFT_EXPORT Roster {
   std::vector<std::string> awaited_by(const std::string& self, bool host) const;
 
  private:
-  std::shared_ptr<const Records> members_ = std::make_shared<const Records>();
+  std::size_t& count_of(const MemberRecord& record) {
+    return counts_[static_cast<std::size_t>(record.state)];
+  }
+  std::size_t count(MemberState state) const { return counts_[static_cast<std::size_t>(state)]; }
+
+  Records members_;
+  std::array<std::size_t, 6> counts_{};  // of the members, by state
 };
 
-// The changes between two views of the members, in the order of their names.
-WEFT_EXPORT std::vector<MemberEvent> events_between(const Roster& before, const Roster& after);
+// The changes between two views of the same members, in the order of their names.
+WEFT_EXPORT std::vector<MemberEvent> events_between(const Roster::Records& before,
+                                                    const Roster::Records& after);
 // A member of `before` whose record has been removed; null: none. In a fixed world the removal ends the job,
 // even if the member had only claimed its name, because no other agent can replace the member.
-WEFT_EXPORT const MemberRecord* loss_between(const Roster& before, const Roster& after);
+WEFT_EXPORT const MemberRecord* loss_between(const Roster::Records& before, const Roster::Records& after);
 
 }  // namespace weft::rpc

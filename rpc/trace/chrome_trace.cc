@@ -190,7 +190,10 @@ std::vector<std::size_t> nested_lanes_of(const std::vector<Span>& spans) {
 AgentSpans collect_spans(const Peer& peer) {
   AgentSpans all;
   all.clock = measure_clock(peer);
-  for (SpanBatch batch{.left = 1}; batch.left != 0;) {
+  SpanBatch batch{.left = 1};
+  // A limit, because only the peer says how many are left. By default, 7 replies hold all that a tracer
+  // keeps.
+  for (int replies = 0; batch.left != 0 && replies < 100; ++replies) {
     const DynamicReply reply = call_by_name(peer, spans_method, 0, nullptr).get();
     batch = Codec<SpanBatch>::decode(reply.result());
     all.agent = batch.agent;

@@ -23,8 +23,8 @@ struct AgentSpans {
 };
 
 // Takes all spans from an agent with a Tracer, and measures its clock against this process's. Each span is
-// returned once, even if the agent is queried again. Throws the errors of the calls that it makes to the
-// peer.
+// returned once, even if the agent is queried again. If the agent records spans as fast as they are taken,
+// the rest remains there after 100 replies. Throws the errors of the calls that it makes to the peer.
 WEFT_EXPORT AgentSpans collect_spans(const Peer& peer);
 
 // Returns the trace as JSON. Times are relative to the first span.

@@ -254,7 +254,8 @@ Future<EtcdRange> EtcdClient::get_some(const std::vector<std::string>& keys, std
 }
 
 Future<void> EtcdClient::put(const std::string& key, const std::string& value, LeaseId lease, Time until) {
-  return call<void>(request("/v3/kv/put", put_of(key, value, lease).dump(), until, false),
+  // Repeatable: Store::set() is idempotent (store_service.h).
+  return call<void>(request("/v3/kv/put", put_of(key, value, lease).dump(), until, true),
                     [](const Json& answer) { (void)version_of(answer); });
 }
 
@@ -324,6 +325,7 @@ Future<void> EtcdClient::probe(WatchId watch, const std::string& key, Time until
 EtcdClient::WatchId EtcdClient::watch(const std::string& prefix, std::uint64_t from, Time until,
                                       Events events, Ended ended) {
   Json create = prefix_range(prefix);
+  create["progress_notify"] = true;
   if (from != 0) create["start_revision"] = std::to_string(from);
 
   const auto read = [events = std::move(events)](std::string_view line) {

@@ -7,6 +7,7 @@ namespace {
 
 constexpr auto reopen_pause = std::chrono::milliseconds{50};
 constexpr int looks_before_closing = 3;
+constexpr int looks_before_reopening = 6;  // of a silent stream; twice the timeout
 
 }  // namespace
 
@@ -58,7 +59,7 @@ void EtcdWatch::on_events(EtcdEvents&& events, std::uint64_t from) {
   if (events.created) {
     if (from == 0) copy_.restart(last_ = events.version, jobs);
     stage_ = Stage::open;
-    idle_looks_ = 0;
+    idle_looks_ = silent_looks_ = 0;
     watch_over();
     for (auto& opener : std::exchange(openers_, {})) opener.complete(Result<void>{});
   }
@@ -86,7 +87,10 @@ void EtcdWatch::on_ended(const Error& reason) {
                            }));
 }
 
-// A server that no longer answers does not close the stream. So it is probed if the stream is silent.
+// A server that no longer answers does not close the stream. So it is probed if the stream is silent. The
+// probe uses another connection: the stream's own may have been dropped by a NAT or a load balancer, which
+// tells neither end. So a stream that stays silent is reopened at its revision, and etcd repeats what was
+// lost.
 void EtcdWatch::watch_over() {
   if (timer_ != 0) loop_->cancel(timer_);
   timer_ = loop_->schedule(
@@ -99,7 +103,12 @@ void EtcdWatch::watch_over() {
           self.last_ = 0;
           return;
         }
-        if (std::exchange(self.heard_, false)) return self.watch_over();
+        if (std::exchange(self.heard_, false)) {
+          self.silent_looks_ = 0;
+          return self.watch_over();
+        }
+        if (++self.silent_looks_ == looks_before_reopening)
+          return self.on_ended(Error(ErrorKind::unavailable, "the watch has been silent"));
         self.client_.probe(self.stream_, self.prefix_, self.loop_->now() + self.timeout_ / 3)
             .then(while_alive(&self, [turn = self.turn_](EtcdWatch& watch, Result<void>&& alive) {
               if (watch.turn_ != turn) return;

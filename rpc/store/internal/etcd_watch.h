@@ -1,11 +1,11 @@
 // EtcdWatch: a copy of the changes under a prefix of etcd since some revision, updated by one stream, for
 // waits.
 //
-// The watch is opened on demand, and closed when no wait has existed for a while. If the stream ends, or its
-// server no longer answers, the watch is reopened at the same revision on any server that answers. Waits
-// continue meanwhile. If the reopening takes longer than the timeout, they fail with unavailable. If etcd no
-// longer has the missed changes, all waits are woken to read the store again. Used on its loop; owned through
-// shared_ptr.
+// The watch is opened on demand, and closed when no wait has existed for a while. If the stream ends, is
+// silent for long, or its server no longer answers, the watch is reopened at the same revision on any server
+// that answers. Waits continue meanwhile. If the reopening takes longer than the timeout, they fail with
+// unavailable. If etcd no longer has the missed changes, all waits are woken to read the store again. Used on
+// its loop; owned through shared_ptr.
 #pragma once
 
 #include <weft/rpc/store/internal/etcd_client.h>
@@ -49,8 +49,9 @@ class EtcdWatch : public std::enable_shared_from_this<EtcdWatch> {
   Clock::time_point give_up_{};  // the time at which opening fails
   std::vector<Promise<void>> openers_;
   Loop::TimerId timer_ = 0;
-  bool heard_ = false;  // something arrived from the stream since the last check
-  int idle_looks_ = 0;
+  bool heard_ = false;    // something arrived from the stream since the last check
+  int idle_looks_ = 0;    // checks in a row without a wait
+  int silent_looks_ = 0;  // checks in a row without a message
 };
 
 }  // namespace weft::rpc::detail

@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::chrono::nanoseconds first_pause = std::chrono::milliseconds{50};
 constexpr std::chrono::nanoseconds longest_pause = std::chrono::seconds{1};
+// TCP's keep-alive, so that a NAT does not drop the connection of a silent stream.
+constexpr long keep_alive_seconds = 10;
 
 }  // namespace
 
@@ -86,6 +88,9 @@ void HttpClient::Call::prepare(const HttpAddress& to) {
   set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
   set(CURLOPT_POSTFIELDS, request.body.data());
   set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_TCP_KEEPALIVE, 1L);
+  set(CURLOPT_TCP_KEEPIDLE, keep_alive_seconds);
+  set(CURLOPT_TCP_KEEPINTVL, keep_alive_seconds);
   set(CURLOPT_QUICK_EXIT, 1L);  // a name server that does not answer must not block the loop
   set(CURLOPT_ERRORBUFFER, why.data());
   set(CURLOPT_PREREQFUNCTION, &on_send);

@@ -120,6 +120,39 @@ TEST(JobPlace, OfOpenMPI) {
   EXPECT_EQ(options(with(slurm, openmpi)).rendezvous->rank, 2U);
 }
 
+// Without rank 0's address, such a process must not start a job of its own.
+TEST(JobPlace, OfOtherLaunchersOfMpi) {
+  const Variables mpich{{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}};
+  const Variables address{{"MASTER_ADDR", "host0"}, {"MASTER_PORT", "20000"}};
+  const AgentOptions worker = options(with(mpich, address));
+  EXPECT_EQ(worker.rendezvous->rank, 2U);
+  EXPECT_EQ(worker.rendezvous->world_size, 4U);
+  EXPECT_EQ(worker.rendezvous->store, "tcp://host0:20000");
+  EXPECT_EQ(
+      refusal(mpich),
+      "the environment has no MASTER_ADDR: the host of rank 0, which MPICH or Intel MPI does not state");
+  EXPECT_EQ(refusal(with(mpich, {{"MPI_LOCALNRANKS", "4"}})),
+            "the environment has no MASTER_PORT: a port on the host of rank 0");
+  EXPECT_EQ(options(with(mpich, {{"MPI_LOCALNRANKS", "4"}, {"MASTER_PORT", "20000"}})).rendezvous->store,
+            "tcp://127.0.0.1:20000");
+  EXPECT_EQ(refusal(with(mpich, {{"PMI_RANK", "x"}})), "PMI_RANK='x' is not a number");
+  // In a Slurm job, mpiexec starts a daemon on each node as a task; srun describes the same ranks twice.
+  EXPECT_EQ(options(with(slurm, with(mpich, address))).rendezvous->rank, 2U);
+  EXPECT_EQ(options(with(slurm, {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}})).rendezvous->store,
+            "tcp://gpu07:25001");
+  EXPECT_EQ(options(with(slurm, {{"PMIX_RANK", "3"}})).rendezvous->rank, 3U);
+  for (const auto& [rank, size] :
+       std::map<std::string, std::string>{{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+                                          {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},
+                                          {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"}})
+    EXPECT_EQ(options(with(address, {{rank, "1"}, {size, "3"}})).rendezvous->world_size, 3U) << rank;
+  for (const char* rank : {"PALS_RANKID", "ALPS_APP_PE", "MPI_RANKID", "PMI_RANK", "PMIX_RANK"}) {
+    EXPECT_EQ(options(with(address, {{rank, "1"}, {"WORLD_SIZE", "3"}})).rendezvous->rank, 1U) << rank;
+    EXPECT_EQ(refusal(with(address, {{rank, "1"}})),
+              "the environment has no WORLD_SIZE: the number of agents in the job");
+  }
+}
+
 TEST(JobPlace, OfAKubernetesJob) {
   const Variables pod{{"JOB_COMPLETION_INDEX", "1"},
                       {"WORLD_SIZE", "3"},
@@ -175,6 +208,23 @@ TEST(JobPlace, StatedVariablesTakePrecedenceOverTheBatchSystem) {
   EXPECT_EQ(options(with(slurm, {{"WORLD_SIZE", "9"}})).rendezvous->world_size, 9U);
 }
 
+TEST(JobPlace, StatesTheIdentityOfTheJob) {
+  const auto job = [](const Variables& variables) {
+    const auto& metadata = options(variables).rendezvous->metadata;
+    const auto found = metadata.find("job");
+    return found == metadata.end() ? "none" : found->second;
+  };
+  const Variables usual{
+      {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "20000"}};
+  EXPECT_EQ(job(usual), "none");
+  EXPECT_EQ(job(with(usual, {{"TORCHELASTIC_RUN_ID", "none"}})), "none");
+  EXPECT_EQ(job(with(usual, {{"TORCHELASTIC_RUN_ID", "17"}})), "17");
+  EXPECT_EQ(job(with(usual, {{"TORCHELASTIC_RUN_ID", "17"}, {"WEFT_JOB", "18"}})), "18");
+  EXPECT_EQ(job(with(usual, {{"WEFT_ELASTIC_WORLD", "1"}, {"WEFT_JOB", "18"}})), "none");  // others may join
+  EXPECT_EQ(job(slurm), "70001.0");
+  EXPECT_EQ(job(openmpi), "525336577");
+}
+
 TEST(JobPlace, StartedByNamesTheLauncher) {
   const auto by = [](const Variables& variables) {
     return started_by(lookup_in(variables)).value_or("nobody");
@@ -186,6 +236,9 @@ TEST(JobPlace, StartedByNamesTheLauncher) {
   EXPECT_EQ(by(openmpi), "OpenMPI");
   EXPECT_EQ(by(slurm), "Slurm");
   EXPECT_EQ(by(with(slurm, openmpi)), "OpenMPI");
+  EXPECT_EQ(by({{"PMI_RANK", "0"}, {"PMI_SIZE", "4"}}), "MPICH or Intel MPI");
+  EXPECT_EQ(by({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}), "nobody");
+  EXPECT_EQ(by({{"PMIX_RANK", "0"}}), "PMIx");
   EXPECT_EQ(by(with(slurm, {{"SLURM_STEP_NUM_TASKS", ""}})), "nobody");  // the script of a batch job
   EXPECT_EQ(by(with(slurm, {{"SLURM_PROCID", "x"}})), "Slurm");  // from_environment() says what is wrong
   EXPECT_EQ(by({{"JOB_COMPLETION_INDEX", "0"}}), "Kubernetes");

@@ -179,6 +179,118 @@ TEST_F(CollectiveLeaderTest, AMemberThatGivesUpFailsARoundInFlight) {
   got(std::move(later));
 }
 
+// --- Members that are named by a digest ---
+
+CollectiveArrival by_digest(const std::vector<AgentId>& among, std::uint64_t round = 0) {
+  CollectiveArrival brief = arrival(among, round);
+  brief.digest = detail::digest_of(among);
+  brief.among.clear();
+  return brief;
+}
+
+constexpr const char* asked = "all_gather 'x': the leader does not know the members yet";
+
+TEST_F(CollectiveLeaderTest, OneMemberIsAskedForTheListAndTheOthersWait) {
+  expect_error(come(b, by_digest({a, b, c})), ErrorKind::not_found, asked);
+  auto of_c = come(c, by_digest({a, b, c}), 3), of_a = come(a, by_digest({a, b, c}), 1);
+  auto of_d = come({"d", 1}, by_digest({a, b, c}), 4), of_other = come({"a", 2}, by_digest({a, b, c}), 5);
+  EXPECT_FALSE(of_a.ready());
+  auto of_b = come(b, arrival({a, b, c}), 2);
+  expect_error(std::move(of_d), ErrorKind::permission_denied, "'d' is not a member of all_gather 'x'");
+  expect_error(std::move(of_other), ErrorKind::permission_denied, "'a' is not a member of all_gather 'x'");
+  for (Arrived* one : {&of_a, &of_b, &of_c})
+    EXPECT_EQ(values(std::move(*one)), (Values{{"a", 1}, {"b", 2}, {"c", 3}}));
+  // The leader keeps the list.
+  auto next = come(a, by_digest({a, b, c}, 1)), too = come(c, by_digest({a, b, c}, 1));
+  expect_error(come({"d", 1}, by_digest({a, b, c}, 1)), ErrorKind::permission_denied,
+               "'d' is not a member of all_gather 'x'");
+  got(come(b, by_digest({a, b, c}, 1)));
+  got(std::move(next));
+  got(std::move(too));
+}
+
+TEST_F(CollectiveLeaderTest, AnExpectedListIsNotAskedFor) {
+  leader->expect({a, b});
+  auto of_a = come(a, by_digest({a, b}));
+  got(come(b, by_digest({a, b})));
+  got(std::move(of_a));
+}
+
+TEST_F(CollectiveLeaderTest, AnotherMemberIsAskedIfTheAskedOneIsGone) {
+  expect_error(come(b, by_digest({a, b, c})), ErrorKind::not_found, asked);
+  auto of_c = come(c, by_digest({a, b, c}));
+  judge(roster({{a, MemberState::joined}, {c, MemberState::joined}}), 4);  // older than what b has seen
+  EXPECT_FALSE(of_c.ready());
+  const Roster now = roster({{a, MemberState::joined}, {b, MemberState::lost}, {c, MemberState::joined}});
+  judge(now, 6);
+  expect_error(std::move(of_c), ErrorKind::not_found, asked);
+  of_c = come(c, arrival({a, b, c}));
+  judge(now, 6);
+  expect_error(std::move(of_c), ErrorKind::peer_lost, "all_gather 'x': 'b' was lost");
+}
+
+TEST_F(CollectiveLeaderTest, ADeadlineAppliesAlsoWhileTheMembersAreUnknown) {
+  expect_error(come(b, by_digest({a, b, c})), ErrorKind::not_found, asked);
+  CollectiveArrival hasty = by_digest({a, b, c});
+  hasty.timeout = 1;
+  expect_error(come(c, hasty), ErrorKind::deadline_exceeded,
+               "all_gather 'x': the leader did not call it before the deadline");
+}
+
+TEST_F(CollectiveLeaderTest, ADigestOfOtherMembersIsRefused) {
+  CollectiveArrival wrong = by_digest({a, b});
+  wrong.among = {a, b, c};
+  expect_error(come(a, wrong), ErrorKind::invalid_argument,
+               "all_gather 'x': the digest of 'a' is not that of its members");
+  EXPECT_NE(detail::digest_of({a, b}), detail::digest_of({a, {"b", 2}}));
+  EXPECT_NE(detail::digest_of({{"a 1", 1}}), detail::digest_of({{"a", 1}}));
+}
+
+// All messages of a barrier at its leader: first when the leader does not know the members.
+TEST_F(CollectiveLeaderTest, ABarrierCostsBytesInProportionToItsMembers) {
+  constexpr std::size_t size = 1000;
+  std::vector<AgentId> all;
+  for (std::size_t rank = 0; rank < size; ++rank)
+    all.push_back({"worker" + std::to_string(size + rank), 1'000'000'000'000'000'000 + rank});
+  for (std::uint64_t round = 0; round < 2; ++round) {
+    std::size_t bytes = 0;
+    CollectiveArrival brief = by_digest(all, round);
+    brief.type = "";
+    std::vector<Arrived> waiting;
+    for (const AgentId& who : all) {
+      bytes += pack(brief).size();
+      waiting.push_back(leader->arrive(who, brief, Buffer{}));
+      if (!waiting.back().ready() || &who == &all.back()) continue;
+      EXPECT_EQ(who, all.front());
+      EXPECT_EQ(test::kind_of([&] { got(std::move(waiting.back())); }), ErrorKind::not_found);
+      CollectiveArrival whole = brief;
+      whole.among = all;
+      bytes += pack(whole).size();
+      waiting.back() = leader->arrive(who, whole, Buffer{});
+    }
+    for (Arrived& one : waiting) bytes += pack(got(std::move(one))).size();
+    EXPECT_LT(bytes / size, 1000U) << bytes;
+  }
+}
+
+// --- The end of members ---
+
+TEST_F(CollectiveLeaderTest, AFailedCollectiveIsForgottenWithItsMembers) {
+  auto waiting = come(a, arrival({a, b})), other = come(a, arrival({a, c})),
+       open = come(a, arrival({a, b}, 1));
+  EXPECT_EQ(leader->kept(), 2U);
+  leader->give_up(a, arrival({a, b}), ErrorKind::aborted, "no longer waits");
+  leader->give_up(a, arrival({a, c}), ErrorKind::aborted, "no longer waits");
+  EXPECT_EQ(leader->kept(), 2U);
+  leader->forget(c);
+  EXPECT_EQ(leader->kept(), 1U);
+  leader->forget(b);
+  EXPECT_EQ(leader->kept(), 1U);  // a round is in progress
+  judge(roster({{a, MemberState::joined}}), 6);
+  leader->forget(b);
+  EXPECT_EQ(leader->kept(), 0U);
+}
+
 TEST_F(CollectiveLeaderTest, TypesMustAgree) {
   auto first = come(a, arrival({a, b, c}));
   CollectiveArrival barrier = arrival({a, b, c});

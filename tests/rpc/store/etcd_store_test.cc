@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
@@ -45,6 +48,20 @@ std::string entry(const char* key, int revision) {
          R"(","value":"eA==","mod_revision":")" + std::to_string(revision) + "\"}";
 }
 std::string line(const std::string& result) { return Server::chunk("{\"result\":" + result + "}\n"); }
+
+// Whether a connection of this host to that port has TCP's keep-alive (the timer 02 in /proc/net/tcp).
+bool keeps_alive(const std::string& port) {
+  char remote[16];
+  std::snprintf(remote, sizeof remote, "0100007F:%04X", static_cast<unsigned>(std::stoul(port)));
+  std::ifstream sockets("/proc/self/net/tcp");
+  for (std::string line; std::getline(sockets, line);) {
+    std::istringstream words(line);
+    std::string number, local, to, state, queues, timer;
+    words >> number >> local >> to >> state >> queues >> timer;
+    if (to == remote && timer.starts_with("02:")) return true;
+  }
+  return false;
+}
 
 TEST_F(EtcdStoreTest, ParsesItsUrl) {
   const auto options = EtcdStore::options_of("etcd://a:1,10.0.0.1,[::1]:7,[::2]/jobs/42");
@@ -87,7 +104,7 @@ TEST_F(EtcdStoreTest, AFailureKeepsItsKind) {
       return Server::Answer{
           Server::status(400, R"({"error":"why","message":"why","code":)" + std::to_string(code) + "}")};
     });
-    const Error error = failure(store({server.server()}).set("a", "x"));
+    const Error error = failure(store({server.server()}).compare_set("a", std::nullopt, "x"));
     EXPECT_EQ(error.kind(), kind) << code;
     EXPECT_EQ(error.execution(),
               kind == ErrorKind::unavailable ? Execution::maybe_executed : Execution::not_sent);
@@ -95,7 +112,7 @@ TEST_F(EtcdStoreTest, AFailureKeepsItsKind) {
   }
 }
 
-TEST_F(EtcdStoreTest, ReadsAreRetriedIfAServerHasNoLeader) {
+TEST_F(EtcdStoreTest, ReadsAndSetsAreRetriedIfAServerHasNoLeader) {
   std::atomic<int> asked = 0;
   Server server([&](const Server::Request&) {
     if (++asked <= 3)
@@ -103,6 +120,9 @@ TEST_F(EtcdStoreTest, ReadsAreRetriedIfAServerHasNoLeader) {
     return Server::Answer{Server::ok(at(7) + "}")};
   });
   EXPECT_EQ(store({server.server()}).list("").get().version, 7U);
+  EXPECT_EQ(asked, 4);
+  asked = 0;
+  test::got(store({server.server()}).set("a", "x"));
   EXPECT_EQ(asked, 4);
 }
 
@@ -151,6 +171,25 @@ TEST_F(EtcdStoreTest, AWatchMovesToAnotherServerIfItsServerBecomesSilent) {
   const StoreChanges next = test::got(both.watch("", 8));
   EXPECT_EQ(next.version, 9U);
   EXPECT_EQ(next.entries, (std::map<std::string, std::optional<std::string>>{{"b", std::nullopt}}));
+}
+
+// A NAT drops the connection of the watch without telling either end, while the server answers on others.
+TEST_F(EtcdStoreTest, AWatchThatIsSilentForLongIsReopened) {
+  std::atomic<int> opened = 0;
+  Server server([&](const Server::Request& request) {
+    if (request.target != "/v3/watch") return Server::Answer{Server::ok(at(5) + "}")};
+    const std::string created = Server::chunked + line(at(5) + R"(,"created":true})");
+    if (++opened == 1) return Server::Answer{created};
+    EXPECT_NE(request.body.find(R"("start_revision":"6")"), std::string::npos) << request.body;
+    return Server::Answer{created + line(at(8) + R"(,"events":[{"kv":)" + entry("a", 8) + "}]}")};
+  });
+  auto change = store({server.server()}, 600ms).watch("", 5);
+  test::eventually("the watch is open", [&] { return opened == 1; });
+  EXPECT_TRUE(keeps_alive(server.port()));
+  const StoreChanges changes = test::got(std::move(change));
+  EXPECT_EQ(changes.version, 8U);
+  EXPECT_EQ(changes.entries, (std::map<std::string, std::optional<std::string>>{{"a", "x"}}));
+  EXPECT_EQ(opened, 2);
 }
 
 TEST_F(EtcdStoreTest, AWatchReadsAllKeysAfterACompaction) {

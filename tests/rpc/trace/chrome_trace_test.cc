@@ -116,5 +116,24 @@ TEST(ChromeTrace, CollectsFromAgents) {
   EXPECT_TRUE(collect_spans(cluster.peer("asker", "a")).spans.empty());
 }
 
+// An agent whose spans never end.
+struct Endless {
+  std::atomic<int> asked = 0;
+  std::int64_t clock() { return 0; }
+  SpanBatch spans() {
+    ++asked;
+    return {.agent = "endless", .left = 1, .spans = {span(16, 0, false, 1, 2)}};
+  }
+  using Service = rpc::Service<"weft", Method<"clock", &Endless::clock>, Method<"spans", &Endless::spans>>;
+};
+
+TEST(ChromeTrace, AnAgentWhoseSpansNeverEndIsAskedALimitedNumberOfTimes) {
+  const auto endless = std::make_shared<Endless>();
+  test::Cluster cluster{{}, {"asker"}};
+  cluster.add("endless", {}).serve(endless);
+  EXPECT_EQ(collect_spans(cluster.peer("asker", "endless")).spans.size(), 100U);
+  EXPECT_EQ(endless->asked, 100);
+}
+
 }  // namespace
 }  // namespace weft::rpc::chrome_trace_test
