@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <string>
 
 namespace weft::collectives::functional {
@@ -17,9 +18,21 @@ using Map = std::function<at::Tensor(const at::Tensor&)>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-[[noreturn]] void refuse_input(const char* function, const std::string& text) {
-  throw rpc::Error(rpc::ErrorKind::invalid_argument, std::string("functional::") + function + ": " + text);
-}
+// A call of a function of this file, for its refusals. operation: the collective for which other ranks may
+// wait; nullopt: the function, split(), runs none.
+struct Call {
+  const Group& group;
+  std::optional<Operation> operation;
+  const at::Tensor& input;
+
+  [[noreturn]] void refuse(const std::string& text) const {
+    const rpc::Error error(
+        rpc::ErrorKind::invalid_argument,
+        "functional::" + std::string(operation ? name_of(*operation) : "split") + ": " + text);
+    if (operation) group.decline(*operation, input.device(), error);
+    throw error;
+  }
+};
 
 struct Recorded : torch::autograd::Function<Recorded> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const Map& function,
@@ -41,29 +54,29 @@ struct Recorded : torch::autograd::Function<Recorded> {
 
 // Waits for the result. On a device, the stream orders later work after the result, so only errors that are
 // already known are thrown.
-void finish(const at::Tensor& tensor, rpc::Future<void> future) {
-  if (tensor.is_cpu() || future.ready()) future.get();
+void finish(const Group& group, const at::Tensor& tensor, rpc::Future<void> future) {
+  if (tensor.is_cpu() || future.ready()) group.wait(std::move(future));
 }
 
-void expect_linear(const char* function, const ReduceOp& op) {
+void expect_linear(const Call& call, const ReduceOp& op) {
   if (op.kind != ReduceOp::Kind::sum && op.kind != ReduceOp::Kind::avg)
-    refuse_input(function, "the operation is " + op.name() + ", expected sum or avg");
+    call.refuse("the operation is " + op.name() + ", expected sum or avg");
 }
 
-std::int64_t dim_of(const char* function, const at::Tensor& input, std::int64_t dim) {
-  const std::int64_t place = dim < 0 ? dim + input.dim() : dim;
-  if (place < 0 || place >= input.dim())
-    refuse_input(function, "dimension " + std::to_string(dim) + " of a tensor with " +
-                               std::to_string(input.dim()) + " dimensions");
+std::int64_t dim_of(const Call& call, std::int64_t dim) {
+  const std::int64_t place = dim < 0 ? dim + call.input.dim() : dim;
+  if (place < 0 || place >= call.input.dim())
+    call.refuse("dimension " + std::to_string(dim) + " of a tensor with " + std::to_string(call.input.dim()) +
+                " dimensions");
   return place;
 }
 
-std::int64_t part_of(const char* function, const Group& group, const at::Tensor& input, std::int64_t dim) {
-  if (input.size(dim) % group.size() != 0)
-    refuse_input(function, "dimension " + std::to_string(dim) + " has " + std::to_string(input.size(dim)) +
-                               " elements, expected a multiple of " + std::to_string(group.size()) +
-                               ", the number of ranks");
-  return input.size(dim) / group.size();
+std::int64_t part_of(const Call& call, std::int64_t dim) {
+  const std::int64_t size = call.input.size(dim), ranks = call.group.size();
+  if (size % ranks != 0)
+    call.refuse("dimension " + std::to_string(dim) + " has " + std::to_string(size) +
+                " elements, expected a multiple of " + std::to_string(ranks) + ", the number of ranks");
+  return size / ranks;
 }
 
 // The parts along `dim`, one after the other in memory.
@@ -82,12 +95,12 @@ at::Tensor averaged(const Group& group, const at::Tensor& sum, const ReduceOp& o
 }  // namespace
 
 at::Tensor all_reduce(const Group& group, const at::Tensor& input, ReduceOp op, Copies copies) {
-  expect_linear("all_reduce", op);
+  expect_linear({group, Operation::all_reduce, input}, op);
   return Recorded::apply(
       input,
       [&](const at::Tensor& x) {
         at::Tensor output = x.clone(at::MemoryFormat::Contiguous);
-        finish(output, group.inlined().all_reduce(output, op));
+        finish(group, output, group.inlined().all_reduce(output, op));
         return output;
       },
       [group, op, copies](const at::Tensor& gradient) {
@@ -102,8 +115,9 @@ std::vector<at::Tensor> all_reduce(const Group& group, const std::vector<at::Ten
   std::vector<std::int64_t> sizes;
   for (const at::Tensor& input : inputs) {
     if (input.scalar_type() != inputs.front().scalar_type())
-      refuse_input("all_reduce", std::string("tensors of ") + c10::toString(inputs.front().scalar_type()) +
-                                     " and " + c10::toString(input.scalar_type()) + ", expected one dtype");
+      Call{group, Operation::all_reduce, input}.refuse(
+          std::string("tensors of ") + c10::toString(inputs.front().scalar_type()) + " and " +
+          c10::toString(input.scalar_type()) + ", expected one dtype");
     flat.push_back(input.reshape(-1));
     sizes.push_back(input.numel());
   }
@@ -122,14 +136,14 @@ at::Tensor copy(const Group& group, const at::Tensor& input) {
 }
 
 at::Tensor all_gather(const Group& group, const at::Tensor& input, std::int64_t dim, Copies copies) {
-  dim = dim_of("all_gather", input, dim);
+  dim = dim_of({group, Operation::all_gather, input}, dim);
   return Recorded::apply(
       input,
       [&](const at::Tensor& x) {
         std::vector<std::int64_t> sizes{group.size()};
         sizes.insert(sizes.end(), x.sizes().begin(), x.sizes().end());
         const at::Tensor parts = at::empty(sizes, x.options());
-        finish(parts, group.inlined().all_gather(parts, x.contiguous()));
+        finish(group, parts, group.inlined().all_gather(parts, x.contiguous()));
         return joined(parts, dim);
       },
       [group, dim, copies](const at::Tensor& gradient) {
@@ -139,14 +153,15 @@ at::Tensor all_gather(const Group& group, const at::Tensor& input, std::int64_t 
 }
 
 at::Tensor reduce_scatter(const Group& group, const at::Tensor& input, std::int64_t dim, ReduceOp op) {
-  expect_linear("reduce_scatter", op);
-  dim = dim_of("reduce_scatter", input, dim);
-  part_of("reduce_scatter", group, input, dim);
+  const Call call{group, Operation::reduce_scatter, input};
+  expect_linear(call, op);
+  dim = dim_of(call, dim);
+  part_of(call, dim);
   return Recorded::apply(
       input,
       [&](const at::Tensor& x) {
         const at::Tensor parts = parts_of(group, x, dim), output = at::empty_like(parts[0]);
-        finish(output, group.inlined().reduce_scatter(output, parts, op));
+        finish(group, output, group.inlined().reduce_scatter(output, parts, op));
         return output;
       },
       [group, dim, op](const at::Tensor& gradient) {
@@ -155,8 +170,9 @@ at::Tensor reduce_scatter(const Group& group, const at::Tensor& input, std::int6
 }
 
 at::Tensor split(const Group& group, const at::Tensor& input, std::int64_t dim) {
-  dim = dim_of("split", input, dim);
-  const std::int64_t part = part_of("split", group, input, dim);
+  const Call call{group, std::nullopt, input};
+  dim = dim_of(call, dim);
+  const std::int64_t part = part_of(call, dim);
   return Recorded::apply(
       input, [&](const at::Tensor& x) { return x.narrow_copy(dim, group.rank() * part, part); },
       [group, dim](const at::Tensor& gradient) { return all_gather(group, gradient, dim, Copies::same); });
@@ -164,14 +180,15 @@ at::Tensor split(const Group& group, const at::Tensor& input, std::int64_t dim) 
 
 at::Tensor all_to_all(const Group& group, const at::Tensor& input, std::int64_t split_dim,
                       std::int64_t join_dim) {
-  split_dim = dim_of("all_to_all", input, split_dim);
-  join_dim = dim_of("all_to_all", input, join_dim);
-  part_of("all_to_all", group, input, split_dim);
+  const Call call{group, Operation::all_to_all, input};
+  split_dim = dim_of(call, split_dim);
+  join_dim = dim_of(call, join_dim);
+  part_of(call, split_dim);
   return Recorded::apply(
       input,
       [&](const at::Tensor& x) {
         const at::Tensor parts = parts_of(group, x, split_dim), output = at::empty_like(parts);
-        finish(output, group.inlined().all_to_all(output, parts));
+        finish(group, output, group.inlined().all_to_all(output, parts));
         return joined(output, join_dim);
       },
       [group, split_dim, join_dim](const at::Tensor& gradient) {
@@ -181,21 +198,22 @@ at::Tensor all_to_all(const Group& group, const at::Tensor& input, std::int64_t 
 
 at::Tensor all_to_all_v(const Group& group, const at::Tensor& input, const std::vector<std::int64_t>& sent,
                         const std::vector<std::int64_t>& received) {
-  (void)dim_of("all_to_all_v", input, 0);
+  const Call call{group, Operation::all_to_all_v, input};
+  (void)dim_of(call, 0);
   for (const auto* counts : {&sent, &received})
     if (counts->size() != static_cast<std::size_t>(group.size()))
-      refuse_input("all_to_all_v", std::to_string(counts->size()) + " counts, expected one for each of " +
-                                       std::to_string(group.size()) + " ranks");
+      call.refuse(std::to_string(counts->size()) + " counts, expected one for each of " +
+                  std::to_string(group.size()) + " ranks");
   if (const auto rows = std::accumulate(sent.begin(), sent.end(), std::int64_t{0}); rows != input.size(0))
-    refuse_input("all_to_all_v", "`sent` has " + std::to_string(rows) +
-                                     " rows, expected those of the input, " + std::to_string(input.size(0)));
+    call.refuse("`sent` has " + std::to_string(rows) + " rows, expected those of the input, " +
+                std::to_string(input.size(0)));
   return Recorded::apply(
       input,
       [&](const at::Tensor& x) {
         std::vector<std::int64_t> sizes = x.sizes().vec();
         sizes[0] = std::accumulate(received.begin(), received.end(), std::int64_t{0});
         const at::Tensor output = at::empty(sizes, x.options());
-        finish(output, group.inlined().all_to_all_v(output.split_with_sizes(received),
+        finish(group, output, group.inlined().all_to_all_v(output.split_with_sizes(received),
                                                     x.contiguous().split_with_sizes(sent)));
         return output;
       },
@@ -209,7 +227,7 @@ at::Tensor broadcast(const Group& group, const at::Tensor& input, int root) {
       input,
       [&](const at::Tensor& x) {
         at::Tensor output = x.clone(at::MemoryFormat::Contiguous);
-        finish(output, group.inlined().broadcast(output, root));
+        finish(group, output, group.inlined().broadcast(output, root));
         return output;
       },
       [group, root](const at::Tensor& gradient) { return reduce(group, gradient, root); });
@@ -220,7 +238,7 @@ at::Tensor reduce(const Group& group, const at::Tensor& input, int root) {
       input,
       [&](const at::Tensor& x) {
         at::Tensor output = x.clone(at::MemoryFormat::Contiguous);
-        finish(output, group.inlined().reduce(output, root));
+        finish(group, output, group.inlined().reduce(output, root));
         return group.rank() == root ? output : at::zeros_like(output);
       },
       [group, root](const at::Tensor& gradient) { return broadcast(group, gradient, root); });

@@ -1,6 +1,7 @@
 #include <weft/parallel/collectives/group.h>
 
 #include <weft/parallel/collectives/preparation.h>
+#include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/endpoint/agent_core.h>
 
 namespace weft::collectives {
@@ -48,12 +49,23 @@ rpc::Future<void> Group::prepare(c10::Device device, Timeout timeout, Site site)
 
 // --- Collectives ---
 
-// Errors of arguments fail the future, as all other errors do.
+// Errors of arguments fail the future, as all other errors do, and reach the other ranks.
 rpc::Future<void> Group::run(const CollectiveCall& call) const {
   if (GroupDevices* const devices = core_->devices_for(call.first())) return devices->run(call);
   auto collective = rpc::capture([&] { return collective_of(*core_, call); });
-  if (!collective.ok()) return rpc::Future<void>::made(rpc::Result<void>(collective.error()));
+  if (!collective.ok()) return core_->decline(call.operation, std::nullopt, call.site, collective.error());
+  note_writes(call.outputs);
   return core_->start(std::move(collective).get(), inlined_);
+}
+
+void Group::wait(rpc::Future<void> collective) const {
+  const rpc::HandlerPool::Blocking may_block(core_->agent()->handlers());
+  collective.get();
+}
+
+void Group::decline(Operation operation, c10::Device device, const rpc::Error& why, Site site) const {
+  (void)core_->decline(operation, device.is_cpu() ? std::nullopt : std::optional(device.type()), site,
+                      std::make_exception_ptr(why));
 }
 
 rpc::Future<void> Group::all_reduce(at::Tensor tensor, ReduceOp op, Timeout timeout, Site site) const {

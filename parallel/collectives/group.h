@@ -6,6 +6,9 @@
 // Every rank calls the same collectives of a group in the same order; several may be in flight. The ranks'
 // shapes, dtypes, roots and operations are compared. If they differ, the collective fails on each rank with
 // invalid_argument, which lists the operation and source location of each rank, and the group remains usable.
+// If one rank refuses its arguments, its call fails at once, and on the other ranks the collective fails in
+// the same way, with the text of the refusal. A refused call is a collective like any other: the next
+// collective of that rank is the next one of the other ranks.
 // Any other error ends the group on all its ranks, and all further collectives fail with the same error:
 // deadline_exceeded, which names the ranks that have not started the collective; peer_lost or shut_down,
 // which names the member that died or left while it was needed; aborted, which names the member that
@@ -15,7 +18,8 @@
 // be empty; inputs may be expanded. A collective borrows its tensors until its future completes: until then,
 // do not write to an input or access an output. Tensors of a GPU use NCCL, on the current stream, and must be
 // contiguous (docs/internals/nccl.md). Autograd does not record these collectives; functional.h has
-// collectives that autograd records. Results have the same bits on every rank and in every run. Collectives
+// collectives that autograd records. A call increases the version counters of its outputs, on all ranks, so
+// that a backward that needs the old values reports an error. Results have the same bits on every rank and in every run. Collectives
 // run, and their futures complete, on threads of the agent and of the group, except for inlined(). cancel()
 // of a future aborts the group. A Group is a handle: copies refer to the same group. Thread-safe, but if
 // several threads call collectives, the program must ensure the same order on all ranks.
@@ -24,6 +28,7 @@
 #include <weft/parallel/collectives/operation/point_to_point.h>
 #include <weft/parallel/collectives/operation/reduce_op.h>
 #include <weft/parallel/collectives/plan/bounds.h>
+#include <weft/parallel/collectives/plan/layout.h>
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/codec/packed.h>
 
@@ -70,6 +75,9 @@ struct GroupOptions {
   // The timeout of the rendezvous in create(), and the default timeout of collectives. It starts when this
   // member calls the operation.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
+  // If a collective has waited for this time for other ranks, a warning is logged that names it and the
+  // ranks. 0: never.
+  std::chrono::nanoseconds stall_warning = std::chrono::seconds{30};
   // float16 or bfloat16: the type in which all_reduce sends float32 tensors, except small ones
   // (plan/choice.h). This halves the bytes that are sent. Each rank rounds once, so results have the
   // precision of that type; they have the same bits on all ranks. No effect on ranks that share memory, or on
@@ -290,7 +298,15 @@ class WEFT_EXPORT Group {
   // ended, only the split groups with this rank as a member end.
   void abort(const std::string& reason) const;
 
-  const std::shared_ptr<rpc::AgentCore>& agent() const;  // for higher layers
+  // For higher layers:
+  const std::shared_ptr<rpc::AgentCore>& agent() const;
+  // Waits for a collective where the code cannot suspend: also on a handler thread of the agent, on which the
+  // nodes of a pass's backward run. Meanwhile another thread takes its place (HandlerPool::Blocking).
+  void wait(rpc::Future<void> collective) const;
+  // Takes the place of a collective whose arguments this rank refuses. The collective fails on all other
+  // ranks, with invalid_argument and the text of `why`. device: of the collective's tensors.
+  void decline(Operation operation, c10::Device device, const rpc::Error& why,
+               Site site = Site::current()) const;
 
  private:
   friend class DeviceMesh;

@@ -20,7 +20,8 @@ auto with_operation(const Exchange& exchange, F f) {
                            .render = &SignatureBytes::text,
                            .site = collective.site,
                            .bytes = collective.layout.elements * collective.memory.item_size,
-                           .begun = exchange.created});
+                           .begun = exchange.created,
+                           .moved = exchange.arrived()});
 }
 
 }  // namespace
@@ -73,6 +74,20 @@ rpc::Future<void> GroupCore::start(Collective collective, bool inlined) {
   return future;
 }
 
+// Nothing waits for this rank's part, so it has no deadline.
+rpc::Future<void> GroupCore::decline(Operation operation, std::optional<c10::DeviceType> device,
+                                    std::source_location site, const std::exception_ptr& why) {
+  Collective refused;
+  refused.signature.operation = operation;
+  refused.signature.device = device;
+  refused.signature.refused = true;
+  refused.site = site;
+  refused.timeout = std::chrono::nanoseconds::max();
+  refused.refusal = core_->hooks().text_of(why);
+  (void)start(std::move(refused));
+  return rpc::Future<void>::made(rpc::Result<void>(why));
+}
+
 std::optional<rpc::Error> GroupCore::refusal(const Exchange& exchange) const {
   if (ended_) return ended_;
   if (left_.empty()) return std::nullopt;
@@ -91,11 +106,13 @@ void GroupCore::begin_numbered(const ExchangePtr& exchange) {
   if (const auto refused = refusal(*exchange)) return fail_one(*exchange, *refused);
   const std::uint64_t sequence = exchange->number = begun_++;
   watch(exchange);
+  if (exchange->collective.signature.refused) differs(exchange);
   if (auto early = early_.extract(sequence)) {
     early_messages_ -= early.mapped().count();
     early_bytes_ -= early.mapped().bytes;
-    exchange->signatures = std::move(early.mapped().signatures);
-    if (!exchange->signatures.empty()) differs(exchange);
+    const bool known = !early.mapped().signatures.empty();
+    exchange->signatures.merge(early.mapped().signatures);
+    if (known) differs(exchange);
     for (Early::Message& message : early.mapped().messages)
       take(exchange, message.from, message.label, message.hash, std::move(message.bytes));
   }
@@ -113,8 +130,10 @@ void GroupCore::watch(const ExchangePtr& exchange) {
   exchange->kept = true;
   running_[exchange->sequence()] = exchange;
   exchange->deadline = rpc::later(loop_->now(), limit_of(*exchange));
+  if (options_.stall_warning.count() > 0 && !exchange->collective.signature.refused)
+    exchange->warns_at = rpc::later(loop_->now(), options_.stall_warning);
   record(*exchange);
-  arm(exchange->deadline);
+  arm(std::min(exchange->deadline, exchange->warns_at));
 }
 
 void GroupCore::send_part(ExchangePtr exchange, int to, std::uint32_t label, const rpc::Buffer& bytes,
@@ -198,6 +217,7 @@ void GroupCore::done(const ExchangePtr& exchange) {
     if (exchange->collective.finish) exchange->collective.finish();
   });
   if (exchange->ticket) {
+    record_arrival(*exchange);
     recorder_.done(*exchange->ticket);
   } else {
     with_operation(*exchange, [this](const FlightOperation& operation) { recorder_.note(operation); });
@@ -208,6 +228,7 @@ void GroupCore::done(const ExchangePtr& exchange) {
 void GroupCore::fail_one(Exchange& exchange, const rpc::Error& error) {
   exchange.close();
   record(exchange);
+  record_arrival(exchange);
   recorder_.failed(*exchange.ticket, error.what());
   exchange.promise.fail(error);
 }
@@ -219,14 +240,23 @@ void GroupCore::record(Exchange& exchange) {
         exchange, [this](const FlightOperation& operation) { return recorder_.begin(operation); });
 }
 
+void GroupCore::record_arrival(Exchange& exchange) {
+  if (const auto since = exchange.arrived(); since != 0) recorder_.moving(*exchange.ticket, since);
+}
+
 void GroupCore::record_awaited() {
   for (const auto& [sequence, exchange] : running_) {
     if (exchange->closed) continue;
-    std::vector<int> ranks;
-    for (int rank = 0; rank < size(); ++rank)
-      if (rank != rank_ && exchange->awaits(rank)) ranks.push_back(rank);
-    recorder_.waits_for(*exchange->ticket, std::move(ranks));
+    record_arrival(*exchange);
+    recorder_.waits_for(*exchange->ticket, awaited_by(*exchange));
   }
+}
+
+std::vector<int> GroupCore::awaited_by(Exchange& exchange) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size(); ++rank)
+    if (rank != rank_ && exchange.awaits(rank)) ranks.push_back(rank);
+  return ranks;
 }
 
 // --- Messages of members ---

@@ -76,9 +76,17 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   // A collective on tensors of the host. inlined: it runs on the calling thread until it must wait.
   // Cancelling the future aborts the group.
   rpc::Future<void> start(Collective collective, bool inlined = false);
+  // Takes the place of a call that this rank refuses with the error `why`: the collective fails on all other
+  // ranks with invalid_argument and the text of `why`. Returns a future with `why`.
+  rpc::Future<void> decline(Operation operation, std::optional<c10::DeviceType> device,
+                           std::source_location site, const std::exception_ptr& why);
   // Messages between two members. Cancelling a future aborts the group.
   rpc::Future<void> send(int to, Message message);                     // completes when it has been received
   rpc::Future<int> receive(std::optional<int> from, Message message);  // returns the sender
+  // Takes the place of a message that this rank refuses with the error `why`: the other side fails with
+  // invalid_argument and the text of `why`. peer: nullopt: any rank. An invalid rank has no other side.
+  void decline(PointToPoint::Kind kind, std::optional<int> peer, std::uint64_t tag, std::source_location site,
+              const std::exception_ptr& why);
   rpc::Future<rpc::Buffer> receive_any_size(int from, Message message);      // returns the bytes
   rpc::Future<Mailbox::Received> receive_tensor(int from, Message message);  // of any dtype and shape
   // give() sends a small value to rank 0, which gathers the values. Its future has all members' values, by
@@ -214,7 +222,10 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
     return exchange.collective.timeout.value_or(options_.timeout);
   }
   void record(Exchange& exchange);
-  void record_awaited();                                                         // of all running collectives
+  void record_arrival(Exchange& exchange);  // whose start is recorded
+  void record_awaited();  // of all running collectives
+  std::vector<int> awaited_by(Exchange& exchange) const;
+  void warn(Exchange& exchange) const;  // it has waited for GroupOptions::stall_warning
   void launch_numbered(const rpc::Buffer& number, LaunchSequence::Begin begin);  // in turn
   void value_over(const RoundKey& round, rpc::Result<ValueRounds::Values> values);
   void send_over(std::uint64_t number, rpc::Result<void> result);

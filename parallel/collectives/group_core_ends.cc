@@ -284,8 +284,10 @@ void GroupCore::look_at_deadlines() {
   const rpc::Clock::time_point now = loop_->now();
   std::optional<rpc::Clock::time_point> next;
   for (const auto& [sequence, exchange] : std::map(running_)) {
+    if (exchange->warns_at <= now) warn(*exchange);
     if (exchange->deadline > now) {
-      next = next ? std::min(*next, exchange->deadline) : exchange->deadline;
+      const auto soonest = std::min(exchange->deadline, exchange->warns_at);
+      next = next ? std::min(*next, soonest) : soonest;
     } else if (!std::exchange(exchange->asking, true)) {
       ask_who_is_missing(exchange);
     }
@@ -319,6 +321,18 @@ void GroupCore::look_at_deadlines() {
   if (const auto deadline = mailbox_.next_deadline()) next = next ? std::min(*next, *deadline) : deadline;
   for (const auto& [number, sent] : sent_) next = next ? std::min(*next, sent.deadline) : sent.deadline;
   if (next) arm(*next);
+}
+
+// A rank that calls a collective alone, for example in evaluation on rank 0, would wait for the timeout.
+void GroupCore::warn(Exchange& exchange) const {
+  exchange.warns_at = rpc::Clock::time_point::max();
+  if (exchange.closed) return;
+  std::string who;
+  for (const int rank : awaited_by(exchange)) who += (who.empty() ? "" : ", ") + describe(rank);
+  if (who.empty()) return;
+  core_->log().write(rpc::LogLevel::warning, prefix() + exchange.text() + " has waited for " +
+                                                 seconds_text(options_.stall_warning) + " for " + who +
+                                                 ": all ranks must call it");
 }
 
 // Asks all members. A member that does not reply soon also counts as missing.

@@ -74,6 +74,17 @@ void GroupCore::send_over(std::uint64_t number, rpc::Result<void> result) {
   promise.complete(rpc::Result<void>{});
 }
 
+void GroupCore::decline(PointToPoint::Kind kind, std::optional<int> peer, std::uint64_t tag,
+                       std::source_location site, const std::exception_ptr& why) {
+  if (peer && (*peer < 0 || *peer >= size())) return;
+  // No tensor has this type.
+  Message message{tag, "refused: " + core_->hooks().text_of(why), site, {}, std::chrono::nanoseconds::max()};
+  if (kind == PointToPoint::Kind::send)
+    (void)send(*peer, std::move(message));
+  else
+    (void)receive(peer, std::move(message));
+}
+
 rpc::Future<int> GroupCore::receive(std::optional<int> from, Message message) {
   const std::size_t size = message.bytes.size();
   return take_message(from, std::move(message), size).then([](rpc::Result<Mailbox::Received>&& received) {

@@ -354,7 +354,8 @@ Future<void> GroupDevices::run(const CollectiveCall& call) {
     check(call, core_.rank(), core_.size());
     return comparison_of(call);
   });
-  if (!comparison.ok()) return Future<void>::made(rpc::Result<void>(comparison.error()));
+  if (!comparison.ok())
+    return core_.decline(call.operation, call.first()->device().type(), call.site, comparison.error());
   return run(call, std::move(comparison).get());
 }
 
@@ -363,8 +364,13 @@ Future<void> GroupDevices::run(const CollectiveCall& call, Collective comparison
   const auto limit = limit_of(call.timeout);
   const std::string what = comparison.text();
   std::vector<Future<void>> sides;
+  bool compares = false;
   const auto begun = rpc::capture([&] {
-    std::function<void()> compare = [&] { sides.push_back(compared(core_.start(std::move(comparison)))); };
+    std::function<void()> compare = [&] {
+      compares = true;
+      note_writes(call.outputs);
+      sides.push_back(compared(core_.start(std::move(comparison))));
+    };
     if (!found(device)) {
       if (must_not_block())
         throw Error(ErrorKind::failed_precondition, what + " creates the communicator of group '" +
@@ -387,13 +393,18 @@ Future<void> GroupDevices::run(const CollectiveCall& call, Collective comparison
       return ranks.run(call, with_timeout(limit));
     }));
   });
-  if (!begun.ok()) return Future<void>::made(rpc::Result<void>(reason(begun.error())));
+  if (!begun.ok()) {
+    if (!compares)
+      (void)core_.decline(call.operation, device.type(), call.site, begun.error());
+    return Future<void>::made(rpc::Result<void>(reason(begun.error())));
+  }
   return when_both(std::move(sides), what);
 }
 
 Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Timeout timeout,
                                     const std::source_location& site) {
   std::vector<Future<void>> sides;
+  bool compares = false;
   const std::string what = "messages between devices at " + rpc::site_text(site);
   const auto begun = rpc::capture([&] {
     const c10::Device device = messages.front().tensor.device();
@@ -402,7 +413,9 @@ Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Timeout 
           ErrorKind::failed_precondition,
           what + ": group '" + core_.name() + "' is not prepared for them: prepare(" + device.str() + ")");
     const auto compare = [&] {
+      compares = true;
       for (const PointToPoint& each : messages) {
+        if (each.kind == PointToPoint::Kind::recv) note_writes({&each.tensor, 1});
         const Message message{
             .tag = message_tag,
             .type = type_of(each.tensor) + " on " + type_name(device) + ", tag " + std::to_string(each.tag),
@@ -422,7 +435,11 @@ Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Timeout 
       return ranks.exchange(messages, with_timeout(limit_of(timeout)));
     }));
   });
-  if (!begun.ok()) return Future<void>::made(rpc::Result<void>(reason(begun.error())));
+  if (!begun.ok()) {
+    for (const PointToPoint& each : messages)
+      if (!compares) core_.decline(each.kind, each.peer, message_tag, site, begun.error());
+    return Future<void>::made(rpc::Result<void>(reason(begun.error())));
+  }
   return when_both(std::move(sides), what);
 }
 

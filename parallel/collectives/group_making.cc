@@ -83,9 +83,6 @@ rpc::Future<Group> Group::create(rpc::Agent& agent, GroupOptions options) {
   const auto layer = CollectivesLayer::of(*agent.core());
   std::vector<std::string>& names = options.members;
   if (names.empty()) names = members_by_rank(rpc::Job(agent));
-  if (options.wire_dtype && *options.wire_dtype != at::kHalf && *options.wire_dtype != at::kBFloat16)
-    refuse("group '" + options.name + "': GroupOptions::wire_dtype is " + c10::toString(*options.wire_dtype) +
-           ", expected float16, bfloat16 or none");
   const auto self = std::find(names.begin(), names.end(), agent.name());
   if (self == names.end())
     refuse("group '" + options.name + "': this agent, '" + agent.name() + "', is none of the " +

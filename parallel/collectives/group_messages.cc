@@ -17,7 +17,10 @@ rpc::Future<void> Group::send(at::Tensor tensor, int to, std::uint64_t tag, Time
     expect_rank(*core_, to);
     return Message{tag, type_of(tensor), site, bytes_of(flat(tensor)), timeout};
   });
-  if (!message.ok()) return rpc::Future<void>::made(rpc::Result<void>(message.error()));
+  if (!message.ok()) {
+    core_->decline(PointToPoint::Kind::send, to, tag, site, message.error());
+    return rpc::Future<void>::made(rpc::Result<void>(message.error()));
+  }
   return core_->send(to, std::move(message).get());
 }
 
@@ -31,7 +34,11 @@ rpc::Future<int> Group::receive(at::Tensor tensor, std::optional<int> from, std:
     if (from) expect_rank(*core_, *from);
     return Output({&tensor, 1});
   });
-  if (!output.ok()) return rpc::Future<int>::made(rpc::Result<int>(output.error()));
+  if (!output.ok()) {
+    core_->decline(PointToPoint::Kind::recv, from, tag, site, output.error());
+    return rpc::Future<int>::made(rpc::Result<int>(output.error()));
+  }
+  note_writes({&tensor, 1});
   const Output memory = std::move(output).get();
   return core_->receive(from, {tag, type_of(tensor), site, bytes_of(memory.memory()), timeout})
       .then([memory](rpc::Result<int>&& sender) {
@@ -107,10 +114,12 @@ rpc::Future<Group::Objects> Group::give(const std::string& meaning, std::optiona
   const auto refusal = rpc::capture([&] {
     if (root) expect_rank(*core_, *root);
   });
-  if (!refusal.ok()) return rpc::Future<Objects>::made(rpc::Result<Objects>(refusal.error()));
-  return core_->give({core_->reserve_rounds(1)},
-                     meaning + (root ? ", root " + std::to_string(*root) : "") + ")", site, std::move(object),
-                     wants_all, timeout);
+  const RoundKey round{core_->reserve_rounds(1)};
+  const std::string call = meaning + (root ? ", root " + std::to_string(*root) : "") + ")";
+  if (refusal.ok()) return core_->give(round, call, site, std::move(object), wants_all, timeout);
+  // The other ranks must not wait for this rank.
+  (void)core_->give(round, call + ", refused", site, {}, false, timeout);
+  return rpc::Future<Objects>::made(rpc::Result<Objects>(refusal.error()));
 }
 
 }  // namespace weft::collectives

@@ -96,6 +96,7 @@ bool GroupService::standing(rpc::CallContext&, GroupId group, std::uint64_t sequ
 std::vector<std::string> GroupService::flight(rpc::CallContext&, std::uint64_t latest) {
   std::vector<std::string> dumps;
   for (const auto& group : layer->all()) {
+    group->note_awaited();
     FlightDump dump = group->flight();
     auto& entries = dump.records.entries;
     std::size_t left = entries.size();

@@ -69,20 +69,24 @@ struct Memory {
   std::optional<Output> output = {};
 };
 
-Memory memory_of(const GroupCore& group, const CollectiveCall& call, const Collective& collective) {
-  const bool is_root = call.root == group.rank();
+// type: of the elements that the backend moves.
+Memory memory_of(const GroupCore& group, const CollectiveCall& call, const Collective& collective,
+                 at::ScalarType type) {
+  const bool is_root = call.root == group.rank(), converts = type != collective.signature.dtype;
   switch (call.operation) {
     case Operation::all_reduce: {
       // The program's tensors must not change before the ranks are known to agree.
-      Output output = group.backend().writes_early(collective) ? Output::copied(call.outputs)
-                                                               : Output(call.outputs, &group.backend());
+      Output output = converts || group.backend().writes_early(collective)
+                          ? Output::copied(call.outputs, type)
+                          : Output(call.outputs, &group.backend());
       output.gather();
       at::Tensor input = output.memory();
       return {std::move(input), std::move(output)};
     }
     case Operation::reduce:
-      if (!is_root) return {flat(call.outputs)};
-      return {flat(call.outputs), Output(call.outputs)};
+      if (!is_root) return {flat(call.outputs).to(type)};
+      return {flat(call.outputs).to(type),
+              converts ? Output::copied(call.outputs, type) : Output(call.outputs)};
     case Operation::broadcast: {
       if (!is_root) return {{}, Output(call.outputs)};
       at::Tensor memory = flat(call.outputs);
@@ -99,9 +103,16 @@ Memory memory_of(const GroupCore& group, const CollectiveCall& call, const Colle
   if (call.operation == Operation::reduce_scatter && inputs.size() > 1)
     inputs = parts = parts_by_rank(inputs, group.size());
   Memory memory;
-  if (!inputs.empty()) memory.input = flat(inputs);
-  if (!outputs.empty()) memory.output.emplace(outputs);
+  if (!inputs.empty()) memory.input = flat(inputs).to(type);
+  if (!outputs.empty()) memory.output = converts ? Output::copied(outputs, type) : Output(outputs);
   return memory;
+}
+
+// The sum of integers would overflow in a narrow type, although the average does not.
+at::ScalarType type_within(const CollectiveCall& call, at::ScalarType type) {
+  const bool averages = call.reduction && call.reduction->kind == ReduceOp::Kind::avg;
+  return averages && c10::isIntegralType(type, /*includeBool=*/false) && c10::elementSize(type) < 8 ? at::kLong
+                                                                                                  : type;
 }
 
 at::Tensor premultiplied(const Reduction& reduction, const at::Tensor& memory) {
@@ -122,11 +133,12 @@ Collective collective_of(const GroupCore& group, const CollectiveCall& call) {
                         .reduction = {},
                         .timeout = call.timeout};
   if (call.first() == nullptr) return collective;  // a barrier
-  if (call.reduction) collective.reduction.emplace(*call.reduction, collective.signature.dtype);
+  const at::ScalarType type = type_within(call, collective.signature.dtype);
+  if (call.reduction) collective.reduction.emplace(*call.reduction, type);
   PlanMemory& places = collective.memory;
-  places.item_size = call.first()->element_size();
+  places.item_size = c10::elementSize(type);
 
-  Memory memory = memory_of(group, call, collective);
+  Memory memory = memory_of(group, call, collective, type);
   if (collective.reduction && collective.reduction->premultiplies())
     memory.input = premultiplied(*collective.reduction, memory.input);
   if (memory.input.defined()) places.input = data_of(memory.input);
@@ -180,26 +192,23 @@ Output::Output(View tensors, Backend* backend) {
     memory_ = tensors.front().detach().view({-1});
   else
     memory_ = joined(tensors);
-  if (!memory_.defined()) allocate(tensors, backend);
+  if (!memory_.defined()) allocate(tensors, tensors.front().scalar_type(), backend);
 }
 
-Output Output::copied(View tensors) {
+Output Output::copied(View tensors, at::ScalarType type) {
   Output output;
-  output.allocate(tensors, nullptr);
+  output.allocate(tensors, type, nullptr);
   return output;
 }
 
-void Output::allocate(View tensors, Backend* backend) {
+void Output::allocate(View tensors, at::ScalarType type, Backend* backend) {
   std::int64_t elements = 0;
   for (const at::Tensor& tensor : tensors) {
-    for (std::int64_t d = 0; d < tensor.dim(); ++d)
-      if (tensor.stride(d) == 0 && tensor.size(d) > 1)
-        refuse("an output, " + type_of(tensor) + ", is expanded: elements share memory in dimension " +
-               std::to_string(d) + ", expected separate elements: give a contiguous tensor");
+    check_separate("a collective", tensor);
     elements += tensor.numel();
   }
   tensors_.assign(tensors.begin(), tensors.end());
-  const at::TensorOptions options = tensors.front().options().requires_grad(false);
+  const at::TensorOptions options = tensors.front().options().dtype(type).requires_grad(false);
   auto made = rpc::capture([&] { return empty_in(backend, {elements}, options); });
   memory_ = made.ok() ? std::move(made).get() : empty_in(nullptr, {elements}, options);
 }

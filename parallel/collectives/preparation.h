@@ -34,7 +34,8 @@ class Output {
  public:
   // backend: allocates separate memory; may be null.
   explicit Output(std::span<const at::Tensor> tensors, Backend* backend = nullptr);
-  static Output copied(std::span<const at::Tensor> tensors);  // always with separate memory
+  // Always with separate memory. type: of its elements, to and from which they are converted.
+  static Output copied(std::span<const at::Tensor> tensors, at::ScalarType type);
 
   // One dimension, contiguous. is_copied(): it is separate memory.
   const at::Tensor& memory() const { return memory_; }
@@ -44,7 +45,7 @@ class Output {
 
  private:
   Output() = default;
-  void allocate(std::span<const at::Tensor> tensors, Backend* backend);
+  void allocate(std::span<const at::Tensor> tensors, at::ScalarType type, Backend* backend);
 
   Tensors tensors_;  // to be written back
   at::Tensor memory_;

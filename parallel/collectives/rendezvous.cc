@@ -91,8 +91,10 @@ std::shared_ptr<SharedRegion> make_region(const GroupOptions& options, int max_r
   return made.ok() ? std::move(made).get() : nullptr;
 }
 
+constexpr std::string_view exact = "exact";  // no wire_dtype
+
 std::string wire_text(const std::optional<at::ScalarType>& wire) {
-  return wire ? std::string(tensor::dtype_name(*wire)) : "exact";
+  return std::string(wire ? tensor::dtype_name(*wire) : exact);
 }
 
 // The members with one color, by rank, as places in the exchange.
@@ -111,6 +113,7 @@ struct Introduced {
   std::vector<Introduction> members;  // by rank
   Rendezvous rendezvous;              // with the space of its host's members, if that could be opened
   bool opened = true;                 // false: this member could not open the memory of another
+  std::exception_ptr error = {};      // the members of this group cannot form it
 };
 
 std::string text_of(const Bounds& bounds) {
@@ -121,6 +124,11 @@ std::string text_of(const Bounds& bounds) {
 
 void expect_same_options(const std::vector<Introduction>& members) {
   for (const Introduction& member : members) {
+    if (member.wire_dtype != exact && member.wire_dtype != wire_text(at::kHalf) &&
+        member.wire_dtype != wire_text(at::kBFloat16))
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "GroupOptions::wire_dtype of " + member.self.name + " is " + member.wire_dtype +
+                           ", expected float16, bfloat16 or none");
     if (!(member.bounds == members.front().bounds))
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
                        "the members of a group have different GroupOptions::bounds, expected equal ones: " +
@@ -238,19 +246,23 @@ rpc::Future<Rendezvous> meet(Talk talk, rpc::AgentId self, Seat seat, const Grou
   promise->on_cancel([rounds] { rounds->cancel(); });
   using Said = rpc::Result<std::vector<rpc::Buffer>>;
   auto introductions = talk(0, rpc::pack(introduction)).then([talk, seat, own, promise, rounds](Said&& said) {
-    auto met = rpc::capture([&] {
-      std::vector<Introduction> all;
-      for (const rpc::Buffer& bytes : std::move(said).get()) all.push_back(rpc::unpack<Introduction>(bytes));
-      return std::make_shared<Introduced>(introduced(all, seat, own));
-    });
-    if (!met.ok()) {
-      promise->fail(met.error());
+    if (!said.ok()) {
+      promise->fail(said.error());
       return false;
     }
-    const auto first = std::move(met).get();
+    const auto first = std::make_shared<Introduced>();
+    const auto met = rpc::capture([&] {
+      std::vector<Introduction> all;
+      for (const rpc::Buffer& bytes : said.value()) all.push_back(rpc::unpack<Introduction>(bytes));
+      *first = introduced(all, seat, own);
+    });
+    // Members that cannot form their group take part in the second round, for which members of other groups
+    // wait.
+    if (!met.ok()) first->error = met.error();
     auto decisions = talk(1, rpc::pack(first->opened)).then([own, first, promise](Said&& said) {
       promise->complete(rpc::capture([&] {
         const auto all = std::move(said).get();
+        if (first->error != nullptr) std::rethrow_exception(first->error);
         std::vector<bool> opened;
         for (const std::size_t place : first->places) opened.push_back(rpc::unpack<bool>(all.at(place)));
         if (own != nullptr) own->close_descriptor();

@@ -24,8 +24,8 @@ using torch::autograd::variable_list;
 constexpr const char* operation = "vocabulary_parallel_cross_entropy";
 
 // On a device the results are ordered by the stream.
-void finish(const at::Tensor& tensor, rpc::Future<void> future) {
-  if (tensor.is_cpu() || future.ready()) future.get();
+void finish(const Group& group, const at::Tensor& tensor, rpc::Future<void> future) {
+  if (tensor.is_cpu() || future.ready()) group.wait(std::move(future));
 }
 
 struct VocabularyLosses : torch::autograd::Function<VocabularyLosses> {
@@ -40,7 +40,7 @@ struct VocabularyLosses : torch::autograd::Function<VocabularyLosses> {
     // ranks then throw.
     const at::Tensor maxima =
         at::cat({wide.detach().amax(1), outside.any().to(wide.scalar_type()).reshape({1})});
-    finish(maxima, group.inlined().all_reduce(maxima, ReduceOp::max));
+    finish(group, maxima, group.inlined().all_reduce(maxima, ReduceOp::max));
     if (maxima.is_cpu() && maxima[-1].item<double>() > 0)
       refuse_outside(group, part, targets.masked_fill(ignored, 0), std::string(operation) + ": targets");
 
@@ -51,7 +51,7 @@ struct VocabularyLosses : torch::autograd::Function<VocabularyLosses> {
     const at::Tensor total = options.label_smoothing > 0 ? shifted.sum(1) : at::zeros_like(target);
     at::Tensor probabilities = shifted.exp_();
     const at::Tensor sums = at::stack({probabilities.sum(1), target, total});
-    finish(sums, group.inlined().all_reduce(sums));
+    finish(group, sums, group.inlined().all_reduce(sums));
     probabilities.div_(sums[0].unsqueeze(1));
     const at::Tensor log_sum = sums[0].log();
     const double smoothing = options.label_smoothing, mean = 1 / static_cast<double>(part.vocabulary);

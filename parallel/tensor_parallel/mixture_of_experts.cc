@@ -110,7 +110,7 @@ MixtureOfExpertsImpl::Output MixtureOfExpertsImpl::forward(const at::Tensor& inp
 
   const std::int64_t ranks = group_.size(), experts = options_.experts, local = up.size(0);
   const at::Tensor all = at::empty({ranks, 2, experts}, at::kLong);
-  group_.inlined().all_gather(all, at::stack({own.sent, own.selected})).get();
+  group_.wait(group_.inlined().all_gather(all, at::stack({own.sent, own.selected})));
   const at::Tensor here = all.select(1, 0).narrow(1, group_.rank() * local, local);
   const auto counts = [](const at::Tensor& tensor) {
     const at::Tensor flat = tensor.contiguous();

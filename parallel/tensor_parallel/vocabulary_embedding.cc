@@ -32,7 +32,7 @@ at::Tensor VocabularyParallelEmbeddingImpl::forward(const at::Tensor& ids) {
   const at::Tensor outside = part.outside(ids);
   if (ids.is_cpu()) {  // a rank that threw alone would leave the others waiting in the reduction
     const at::Tensor found = outside.any().to(at::kLong);
-    group.inlined().all_reduce(found, collectives::ReduceOp::max).get();
+    group.wait(group.inlined().all_reduce(found, collectives::ReduceOp::max));
     if (found.item<std::int64_t>() != 0) refuse_outside(group, part, ids, "VocabularyParallelEmbedding");
   }
   const auto [rows, here] = part.places_of(ids);

@@ -1,17 +1,29 @@
 #include <weft/rpc/core/handler_pool.h>
 
-#include <weft/rpc/core/loop.h>
-
 #include <algorithm>
 
 namespace weft::rpc {
 
-HandlerPool::HandlerPool(std::size_t threads) : at_work_(threads) {
-  threads_.reserve(threads);
-  for (std::size_t i = 0; i < threads; ++i) ids_.push_back(threads_.emplace_back([this] { run(); }).get_id());
+HandlerPool::HandlerPool(std::size_t threads) : size_(threads) {
+  MutexLock lock(mutex_);
+  for (std::size_t i = 0; i < threads; ++i) add_thread();
 }
 
 HandlerPool::~HandlerPool() { join(); }
+
+void HandlerPool::add_thread() {
+  ++at_work_;
+  Thread& added = threads_.emplace_back();
+  added.thread = std::thread([this, &added] { run(added); });
+  added.id = added.thread.get_id();
+}
+
+HandlerPool::Thread* HandlerPool::find_here() {
+  const auto found = std::find_if(threads_.begin(), threads_.end(), [](const Thread& thread) {
+    return thread.id == std::this_thread::get_id();
+  });
+  return found == threads_.end() ? nullptr : &*found;
+}
 
 void HandlerPool::post(Callback job) {
   MutexLock lock(mutex_);
@@ -20,18 +32,20 @@ void HandlerPool::post(Callback job) {
   posted_.notify_one();
 }
 
-bool HandlerPool::running_here() const {
-  return std::find(ids_.begin(), ids_.end(), std::this_thread::get_id()) != ids_.end();
+bool HandlerPool::running_here() {
+  MutexLock lock(mutex_);
+  return find_here() != nullptr;
 }
 
-void HandlerPool::run() {
-  OwnedThread mark;
+void HandlerPool::run(Thread& thread) {
+  thread.mark.emplace();
   MutexLock lock(mutex_);
   while (true) {
-    posted_.wait(lock, [this]() WEFT_REQUIRES(mutex_) { return joining_ || !jobs_.empty(); });
+    posted_.wait(lock, [this]() WEFT_REQUIRES(mutex_) { return joining_ || may_start(); });
     if (jobs_.empty()) break;
     Callback job = std::move(jobs_.front());
     jobs_.pop_front();
+    ++busy_;
     lock.unlock();
     try {
       job();
@@ -40,8 +54,31 @@ void HandlerPool::run() {
     }
     job = nullptr;
     lock.lock();
+    --busy_;
   }
+  thread.mark.reset();
   --at_work_;
+}
+
+HandlerPool::Blocking::Blocking(Executor& executor) : pool_(dynamic_cast<HandlerPool*>(&executor)) {
+  if (pool_ == nullptr) return;
+  MutexLock lock(pool_->mutex_);
+  thread_ = pool_->find_here();
+  if (thread_ == nullptr || !thread_->mark) {  // or within another scope
+    thread_ = nullptr;
+    return;
+  }
+  thread_->mark.reset();
+  ++pool_->blocked_;
+  if (pool_->at_work_ < pool_->size_ + pool_->blocked_) pool_->add_thread();
+  pool_->posted_.notify_one();
+}
+
+HandlerPool::Blocking::~Blocking() {
+  if (thread_ == nullptr) return;
+  MutexLock lock(pool_->mutex_);
+  thread_->mark.emplace();
+  --pool_->blocked_;
 }
 
 void HandlerPool::join() {
@@ -50,8 +87,16 @@ void HandlerPool::join() {
     joining_ = true;
     posted_.notify_all();
   }
-  for (std::thread& thread : threads_)
+  // A thread that has not ended may add another one.
+  for (std::size_t i = 0;; ++i) {
+    std::thread thread;
+    {
+      MutexLock lock(mutex_);
+      if (i == threads_.size()) break;
+      thread.swap(threads_[i].thread);
+    }
     if (thread.joinable()) thread.join();
+  }
 }
 
 }  // namespace weft::rpc

@@ -253,6 +253,19 @@ at::Tensor repeated(at::Tensor tensor, const std::vector<std::int64_t>& shape) {
 // place: an accelerator; null: the CPU.
 at::Tensor decode_plain(const ValueReader& reader, const c10::Device* place = nullptr);
 
+// Whether each place occurs once, in row-major order. indices: a row for each sparse dimension.
+bool is_coalesced(const at::Tensor& indices) {
+  const at::Tensor rows = indices.contiguous();
+  const auto* const first = rows.const_data_ptr<std::int64_t>();
+  const std::int64_t dimensions = rows.size(0), places = rows.size(1);
+  for (std::int64_t place = 1; place < places; ++place) {
+    std::int64_t d = 0;
+    while (d < dimensions && first[d * places + place] == first[d * places + place - 1]) ++d;
+    if (d == dimensions || first[d * places + place] < first[d * places + place - 1]) return false;
+  }
+  return true;
+}
+
 at::Tensor decode_sparse(const ValueReader& reader, std::string_view layout, at::ScalarType type,
                          const std::vector<std::int64_t>& shape) {
   const at::Tensor values = decode_plain(field(reader, "values", 4));
@@ -265,7 +278,13 @@ at::Tensor decode_sparse(const ValueReader& reader, std::string_view layout, at:
       // The checking constructor, because indices come from a peer.
       at::Tensor tensor = at::sparse_coo_tensor(decode_plain(field(reader, "indices", 3)), values, shape);
       at::_validate_sparse_coo_tensor_args(tensor._indices(), tensor._values(), shape);
-      return tensor._coalesced_(false);
+      // Operators rely on the mark, so the claim of the peer is checked.
+      ValueReader coalesced;
+      const bool claimed = reader.find_field("coalesced", 5, coalesced) && coalesced.get_bool();
+      if (claimed && !is_coalesced(tensor._indices()))
+        throw Error(ErrorKind::invalid_argument,
+                    "a coalesced sparse tensor, whose indices are not in ascending order without duplicates");
+      return tensor._coalesced_(claimed);
     }
     if (layout == "csr") {
       const at::Tensor crow = decode_plain(field(reader, "crow", 3)),

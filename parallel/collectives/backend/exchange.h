@@ -71,6 +71,8 @@ class WEFT_EXPORT Exchange : public std::enable_shared_from_this<Exchange> {
   virtual std::uint64_t sequence() const { return number; }
   // Whether this rank may still need data of that rank.
   virtual bool awaits(int rank) = 0;
+  // When this rank learned that all ranks have started the collective. 0: it does not know.
+  virtual FlightClock::Ticks arrived() const { return 0; }
   // Starts to move data. Called when the group has numbered the exchange.
   virtual void begin() {}
   // Receives a message of a rank with the same signature.
@@ -107,6 +109,7 @@ class WEFT_EXPORT Exchange : public std::enable_shared_from_this<Exchange> {
   std::optional<FlightRecorder::Ticket> ticket;  // nullopt: not recorded while in flight
   rpc::Promise<void> promise;
   rpc::Clock::time_point deadline;
+  rpc::Clock::time_point warns_at = rpc::Clock::time_point::max();  // max: never
   std::uint64_t number = 0;
   bool kept = false;    // the group keeps the exchange
   bool closed = false;  // close() was called, or the exchange has completed

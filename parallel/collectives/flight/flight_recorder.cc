@@ -21,7 +21,8 @@ FlightRecorder::Slot& FlightRecorder::add(const FlightOperation& operation, Flig
   slot.operation.meaning = {};  // it belongs to the caller
   if (operation.begun == 0) slot.operation.begun = now;
   slot.meaning.assign(operation.meaning);
-  slot.moved = slot.ended = 0;
+  slot.moved = operation.moved;
+  slot.ended = 0;
   slot.trouble.reset();
   if (operation.kind == FlightKind::collective) begun_ = std::max(begun_, operation.sequence + 1);
   if (operation.kind == FlightKind::values) begun_values_ = std::max(begun_values_, operation.sequence + 1);
@@ -66,13 +67,12 @@ FlightRecorder::Slot* FlightRecorder::find_open(Ticket ticket) {
   return slot == nullptr || slot->ended != 0 ? nullptr : slot;
 }
 
-void FlightRecorder::moving(Ticket ticket) {
-  const FlightClock::Ticks now = FlightClock::now();
+void FlightRecorder::moving(Ticket ticket, FlightClock::Ticks since) {
   const std::lock_guard lock(lock_);
   Slot* const slot = find_open(ticket);
   if (slot == nullptr || slot->moved != 0) return;
   slot->state = FlightState::moving;
-  slot->moved = now;
+  slot->moved = since;
 }
 
 void FlightRecorder::done(Ticket ticket) {

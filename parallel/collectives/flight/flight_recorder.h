@@ -33,6 +33,7 @@ struct FlightOperation {
   int peer = -1;  // for a message; -1: any
   std::uint64_t tag = 0;
   FlightClock::Ticks begun = 0;  // 0: now
+  FlightClock::Ticks moved = 0;  // note() only; 0: unknown
 };
 
 // A snapshot of a recorder.
@@ -53,7 +54,7 @@ class WEFT_EXPORT FlightRecorder {
   // Records the start of an operation. The functions below record its progress with the current time. Once
   // the operation has completed or failed, they have no effect.
   Ticket begin(const FlightOperation& operation);
-  void moving(Ticket ticket);  // all ranks have arrived
+  void moving(Ticket ticket, FlightClock::Ticks since);  // all ranks had arrived at that time
   void done(Ticket ticket);
   void received(Ticket ticket, int from);  // done() for a receive: the message came from that rank
   void failed(Ticket ticket, std::string_view error);

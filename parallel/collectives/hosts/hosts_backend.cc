@@ -28,6 +28,12 @@ class HostsBackend::InLevels final : public PlanExchange {
     return hosts().host_of(rank) == hosts().host && level_run_->awaits(hosts().index_of(rank));
   }
 
+  // All ranks have left the first level when ranks in columns agree, or when the last level begins.
+  FlightClock::Ticks arrived() const override {
+    const FlightClock::Ticks in_column = PlanExchange::arrived();
+    return in_column == 0 && level_ == Level::last ? level_run_->arrived() : in_column;
+  }
+
   SharedQueue::RunPtr enter_level() {
     if (level_ == Level::waiting) level_ = Level::first;
     in_use = true;
@@ -75,8 +81,21 @@ class HostsBackend::InLevels final : public PlanExchange {
   std::optional<SharedRun> level_run_;  // of the present level
 };
 
+namespace {
+
+// A rank that refuses its call has no layout, but must take the path of the other ranks. The other ranks
+// compare a call on devices by a barrier, or by an all_to_all of sizes (group_devices.cc).
+bool runs_in_levels(const Collective& collective) {
+  const Signature& signature = collective.signature;
+  if (!signature.refused) return has_levels(collective.layout.operation);
+  if (signature.device) return signature.operation != Operation::all_to_all_v;
+  return has_levels(signature.operation);
+}
+
+}  // namespace
+
 ExchangePtr HostsBackend::make(std::shared_ptr<BackendOwner> owner, Collective&& collective) {
-  if (!has_levels(collective.layout.operation))
+  if (!runs_in_levels(collective))
     return messages_->make(std::move(owner), std::move(collective));
   return std::make_shared<InLevels>(std::move(owner), std::move(collective), *this);
 }

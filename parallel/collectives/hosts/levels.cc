@@ -151,7 +151,7 @@ void Levels::refuse_last() {
   Collective refusal;
   refusal.site = last.site;
   refusal.signature = last.signature;
-  refusal.signature.root = -1;  // no other signature has this root
+  refusal.signature.refused = true;
   last = std::move(refusal);
 }
 
@@ -159,7 +159,7 @@ namespace {
 // The reduction on a host: for an average a sum, because the average is computed once, over all ranks.
 Reduction reduction_here(const Collective& collective) {
   return collective.signature.reduction == ReduceOp::Kind::avg
-             ? Reduction(ReduceOp::sum, collective.signature.dtype)
+             ? Reduction(ReduceOp::sum, collective.reduction->type())
              : *collective.reduction;
 }
 }  // namespace

@@ -50,6 +50,7 @@ class WEFT_EXPORT PlanExchange : public Exchange, public Outbox {
       : Exchange(std::move(owner), std::move(collective)), backend_(backend) {}
 
   bool awaits(int rank) override;
+  FlightClock::Ticks arrived() const override { return run_ == nullptr ? 0 : run_->agreed(); }
   void begin() override;
   void deliver(int from, std::uint32_t label, rpc::Buffer bytes) override;
   void close() override;

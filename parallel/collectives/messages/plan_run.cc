@@ -33,7 +33,8 @@ PlanRun::PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optiona
       pool_(pool),
       done_(std::move(done)),
       progress_(plan_.steps.size()),
-      left_(plan_.steps.size()) {
+      left_(plan_.steps.size()),
+      agreement_left_(plan_.agreement) {
   for (std::uint32_t index = 0; index < plan_.steps.size(); ++index) {
     const Step& step = plan_.steps[index];
     progress_[index].waits_for = step.after.size();
@@ -220,6 +221,7 @@ bool PlanRun::take(const Step& step, const rpc::Buffer& message) {
 void PlanRun::over(std::uint32_t index) {
   if (ended()) return;
   --left_;
+  if (index < plan_.agreement && --agreement_left_ == 0) agreed_ = FlightClock::now();
   for (const std::uint32_t dependent : progress_[index].dependents) {
     if (--progress_[dependent].waits_for == 0) may_run(dependent);
   }

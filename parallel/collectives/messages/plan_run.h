@@ -7,6 +7,7 @@
 // Thread-safety: one call at a time, including the outbox's jobs.
 #pragma once
 
+#include <weft/parallel/collectives/flight/flight_clock.h>
 #include <weft/parallel/collectives/operation/reduction.h>
 #include <weft/parallel/collectives/plan/plan.h>
 #include <weft/parallel/collectives/plan/plan_memory.h>
@@ -48,6 +49,8 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
   // Ends the run with that error, unless it has ended.
   void fail(std::exception_ptr error);
 
+  // When the steps of Plan::agreement had completed; 0: they have not, or the plan has none.
+  FlightClock::Ticks agreed() const { return agreed_; }
   // Whether `done` has been called.
   bool ended() const { return !done_; }
   // The ranks from which the run still expects a message, in ascending order.
@@ -86,6 +89,8 @@ class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
   Outbox* outbox_ = nullptr;
   std::vector<Progress> progress_;
   std::size_t left_;
+  std::size_t agreement_left_;
+  FlightClock::Ticks agreed_ = 0;
   std::map<Letter, std::uint32_t> expected_;  // the steps that receive messages and have not run yet
   std::map<Letter, rpc::Buffer> early_;       // messages whose step has not run yet
   std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> ready_;

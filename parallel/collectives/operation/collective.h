@@ -11,6 +11,7 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <string>
 
 namespace weft::collectives {
 
@@ -21,13 +22,16 @@ struct Collective {
   PlanMemory memory;
   std::optional<Reduction> reduction;
   std::optional<std::chrono::nanoseconds> timeout;  // none: the group's
+  std::string refusal = {};                         // why this rank refuses the call; empty: it does not
   rpc::Callback finish = nullptr;                   // the remaining work after success
   // For collectives in shared memory. before: called before the input is read. after: called when the
   // collective has completed. Both are called on the thread that executes the collective.
   std::function<void()> before = nullptr, after = nullptr;
 
   // "all_reduce(sum, float32[4]) at train.cc:12"
-  std::string text() const { return signature.text() + " at " + rpc::site_text(site); }
+  std::string text() const {
+    return signature.text() + " at " + rpc::site_text(site) + (refusal.empty() ? "" : ": " + refusal);
+  }
 };
 
 }  // namespace weft::collectives

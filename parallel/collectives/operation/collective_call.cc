@@ -203,6 +203,20 @@ void check_tensor(std::string_view operation, const at::Tensor& tensor) {
                                                       ": give one of the host's memory or of a GPU");
 }
 
+void check_separate(std::string_view operation, const at::Tensor& tensor) {
+  for (std::int64_t d = 0; d < tensor.dim(); ++d)
+    if (tensor.stride(d) == 0 && tensor.size(d) > 1)
+      refuse(std::string(operation) + ": an output, " +
+             tensor_text(tensor.scalar_type(), {tensor.sizes().data(), tensor.sizes().size()}) +
+             ", is expanded: elements share memory in dimension " + std::to_string(d) +
+             ", expected separate elements: give a contiguous tensor");
+}
+
+void note_writes(Tensors outputs) {
+  for (const at::Tensor& tensor : outputs)
+    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
 void check(const CollectiveCall& call, int rank, int ranks) {
   const Description& takes = description_of(call.operation);
   if (takes.has_root && (*call.root < 0 || *call.root >= ranks))

@@ -45,6 +45,13 @@ WEFT_EXPORT void check_tensor(std::string_view operation, const at::Tensor& tens
 
 [[noreturn]] WEFT_EXPORT void refuse(const std::string& why);  // throws invalid_argument
 
+// Throws invalid_argument if several elements of the tensor share memory, because it is expanded.
+WEFT_EXPORT void check_separate(std::string_view operation, const at::Tensor& tensor);
+
+// Increases the version counters of tensors that an operation writes, as LibTorch's operators do: if a graph
+// has saved such a tensor, its backward reports the change. Call it before the operation starts.
+WEFT_EXPORT void note_writes(std::span<const at::Tensor> outputs);
+
 // Tensors of an accelerator use NCCL. PrivateUse1: the program that registers such a device also selects the
 // library that acts as NCCL there (nccl/devices.h).
 inline bool is_on_device(const at::Tensor& tensor) {

@@ -2,7 +2,8 @@
 //
 // sum, avg (the sum divided by the number of ranks; for integers, truncated towards zero), product, min and
 // max (NaN if any rank has NaN), bit_and, bit_or, bit_xor (for integers and bool), and premul_sum. For bool,
-// sum and max are `or`, product and min are `and`. A value.
+// sum and max are `or`, product and min are `and`. Sums and products of integers wrap in their type. avg adds
+// narrower integers in 64 bits; only on devices, NCCL adds them in their type. A value.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -23,6 +23,7 @@ class WEFT_EXPORT Reduction {
   // Throws unsupported if the operation is not defined for the type.
   Reduction(ReduceOp op, c10::ScalarType type);
 
+  c10::ScalarType type() const { return type_; }  // of the elements
   // Bytes of an element, and of an accumulator.
   std::size_t item_size() const { return item_size_; }
   std::size_t accumulator_size() const { return accumulator_size_; }

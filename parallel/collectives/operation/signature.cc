@@ -59,6 +59,7 @@ std::string Signature::text() const {
   for (const auto& shape : shapes) add(tensor_text(dtype, shape));
   if (root) add("root " + std::to_string(*root));
   if (device) add(c10::DeviceTypeName(*device, /*lower_case=*/true));
+  if (refused) add("refused");
   return text + (separator == "(" ? "()" : ")");
 }
 
@@ -72,8 +73,9 @@ std::uint64_t Signature::hash() const {
   add(static_cast<std::uint64_t>(operation) + 1);
   add(static_cast<std::uint64_t>(dtype));
   add(reduction ? static_cast<std::uint64_t>(*reduction) + 1 : 0);
-  add(root ? static_cast<std::uint64_t>(*root) + 2 : 0);  // -1, no rank, differs from no root
+  add(root ? static_cast<std::uint64_t>(*root) + 1 : 0);
   add(device ? static_cast<std::uint64_t>(*device) + 1 : 0);
+  add(refused ? 1 : 0);
   for (const auto& shape : shapes) {
     add(shape.size());
     for (const std::int64_t size : shape) add(static_cast<std::uint64_t>(size));

@@ -39,6 +39,8 @@ struct WEFT_EXPORT Signature {
   std::optional<int> root;                             // none: the operation has no root
   std::optional<ReduceOp::Kind> reduction;             // none: the operation does not reduce
   std::optional<c10::DeviceType> device;               // none: host memory
+  // The rank refuses its call, or has learned that the ranks disagree. No signature of a valid call is equal.
+  bool refused = false;
 
   // The hash of all fields. Equal signatures have equal hashes in all processes.
   std::uint64_t hash() const;

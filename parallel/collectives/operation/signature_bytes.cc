@@ -13,7 +13,8 @@ SignatureBytes::SignatureBytes(const Signature& signature) {
   words_ = {static_cast<std::int64_t>(signature.operation), static_cast<std::int64_t>(signature.dtype),
             signature.root ? *signature.root : nothing,
             signature.reduction ? static_cast<std::int64_t>(*signature.reduction) : nothing,
-            signature.device ? static_cast<std::int64_t>(*signature.device) : nothing};
+            signature.device ? static_cast<std::int64_t>(*signature.device) : nothing,
+            signature.refused ? 1 : 0};
   for (const auto& shape : signature.shapes) {
     words_.push_back(static_cast<std::int64_t>(shape.size()));
     words_.append(shape.begin(), shape.end());
@@ -29,7 +30,8 @@ std::string SignatureBytes::text(std::string_view bytes) {
   if (words[2] != nothing) signature.root = static_cast<int>(words[2]);
   if (words[3] != nothing) signature.reduction = static_cast<ReduceOp::Kind>(words[3]);
   if (words[4] != nothing) signature.device = static_cast<c10::DeviceType>(words[4]);
-  for (auto at = words.begin() + 5; at != words.end();) {
+  signature.refused = words[5] != 0;
+  for (auto at = words.begin() + 6; at != words.end();) {
     const auto end = at + 1 + *at;
     signature.shapes.emplace_back(at + 1, end);
     at = end;

@@ -23,7 +23,7 @@ class WEFT_EXPORT SignatureBytes {
   static std::string text(std::string_view bytes);  // Signature::text(); a FlightOperation::Render
 
  private:
-  // Operation, dtype, root, reduction, device; then for each shape its dimensions and their sizes.
+  // Operation, dtype, root, reduction, device, refused; then for each shape its dimensions and their sizes.
   c10::SmallVector<std::int64_t, 16> words_;
 };
 

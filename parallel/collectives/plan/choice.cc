@@ -18,8 +18,11 @@ bool is_small(Party me, std::size_t n) { return n * me.item_size <= me.bounds.sm
 
 // Nothing is written before all ranks have arrived and agree.
 Plan agreed(Party me, Plan plan) {
-  return in_sequence(dissemination_barrier(member(me)), std::move(plan),
-                     me.bounds.ahead_bytes / me.item_size);
+  Plan barrier = dissemination_barrier(member(me));
+  const std::size_t agreement = barrier.steps.size();
+  plan = in_sequence(std::move(barrier), std::move(plan), me.bounds.ahead_bytes / me.item_size);
+  plan.agreement = agreement;
+  return plan;
 }
 
 // An empty block is no message, so it carries no hash.

@@ -18,6 +18,7 @@ class SharedExchange final : public Exchange {
   void start(bool inlined) override;
   std::uint64_t sequence() const override { return run_.sequence(); }
   bool awaits(int rank) override { return run_.awaits(rank); }
+  FlightClock::Ticks arrived() const override { return run_.arrived(); }
 
  private:
   SharedQueue::RunPtr run() { return {shared_from_this(), &run_}; }

@@ -56,6 +56,7 @@ SharedRun::State SharedRun::advance(Lockstep::Patience patience) {
       case Stage::coming:
         break;
       case Stage::came:
+        arrived_.store(FlightClock::now(), std::memory_order_relaxed);
         state = choose();
         break;
       case Stage::told_text:

@@ -10,6 +10,7 @@
 // awaits() on any thread.
 #pragma once
 
+#include <weft/parallel/collectives/flight/flight_clock.h>
 #include <weft/parallel/collectives/operation/collective.h>
 #include <weft/parallel/collectives/shm/shared_space.h>
 #include <weft/parallel/collectives/shm/traffic.h>
@@ -47,6 +48,8 @@ class WEFT_EXPORT SharedRun {
   bool awaits(int rank) const {
     return space_.lockstep().step_of(rank) < awaited_.load(std::memory_order_acquire);
   }
+  // When all ranks had published their signatures; 0: they have not. Any thread.
+  FlightClock::Ticks arrived() const { return arrived_.load(std::memory_order_relaxed); }
   // The number of bytes that the run moves: its cost.
   std::size_t bytes() const;
 
@@ -86,6 +89,7 @@ class WEFT_EXPORT SharedRun {
   Stage stage_ = Stage::coming;
   // The step that all ranks must reach before this run continues. Initially no rank has reached it.
   std::atomic<std::uint64_t> awaited_{~std::uint64_t{0}};
+  std::atomic<FlightClock::Ticks> arrived_{0};
   c10::SmallVector<SharedHeader, 4> headers_;
   std::uint64_t parts_ = 0, part_ = 0;
   std::vector<std::string> texts_;

@@ -7,7 +7,7 @@ namespace weft::tensor_parallel {
 using data_parallel::CommunicationStream;
 
 void OverlappedGroup::InFlight::finish() {
-  if (!ended_ || future_.ready()) future_.get();
+  if (!ended_ || future_.ready()) group_.wait(std::move(future_));
   if (ended_) ended_->block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
 }
 

@@ -25,14 +25,16 @@ class OverlappedGroup {
  public:
   class InFlight {
    public:
-    InFlight(rpc::Future<void> future, c10::Device device)
-        : future_(std::move(future)),
+    InFlight(collectives::Group group, rpc::Future<void> future, c10::Device device)
+        : group_(std::move(group)),
+          future_(std::move(future)),
           device_(device),
           ended_(data_parallel::CommunicationStream::written(device)) {}
     // Call it once. Throws the group's error; on a device, only an error that is already known.
     void finish();
 
    private:
+    collectives::Group group_;
     rpc::Future<void> future_;
     c10::Device device_;
     std::optional<c10::Event> ended_;  // recorded behind the collective, on the collective's stream
@@ -45,7 +47,7 @@ class OverlappedGroup {
   template <class F>
   InFlight start(c10::Device device, F&& begin) {
     return stream_after_current(device)->run(
-        [&] { return InFlight(std::forward<F>(begin)(group_), device); });
+        [&] { return InFlight(group_, std::forward<F>(begin)(group_), device); });
   }
 
  private:

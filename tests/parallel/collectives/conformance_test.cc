@@ -40,34 +40,64 @@ TEST_P(Conformance, TheOwnPartOfARankMayBeInPlace) {
   }
 }
 
+// All ranks make the same wrong call, and each refuses it.
 TEST_P(Conformance, WrongArgumentsFailTheCallAndTheGroupContinues) {
-  const Group& group = groups[0];
-  const auto refused = [&](rpc::Future<void> future, const std::string& words) {
-    test::expect_error(std::move(future), ErrorKind::invalid_argument, words);
+  const auto refused = [&](const auto& begin_at, const std::string& words) {
+    expect_all(begin(begin_at), ErrorKind::invalid_argument, {words});
   };
-  const at::Tensor one = zeros(0, {2 * ranks});
-  const Tensors too_few(static_cast<std::size_t>(ranks) - 1, one);
-  refused(group.all_reduce(Tensors{}), "all_reduce: 0 tensors");
-  refused(group.all_reduce(at::Tensor()), "all_reduce: an undefined tensor");
-  refused(group.all_reduce(Tensors{one, place(0, at::zeros({1}, at::kLong))}),
-          "all_reduce: tensors of float32 and of int64");
-  refused(group.broadcast(one, ranks), "broadcast: root " + std::to_string(ranks) + " of a group");
-  refused(group.all_gather(one, zeros(0, {3})), "all_gather: an output of");
-  refused(group.all_gather(one, one.narrow(0, 1, 2)), "all_gather: input and output overlap");
-  refused(group.all_gather_v(too_few, one), "all_gather_v: " + std::to_string(ranks - 1) + " tensors");
-  refused(group.reduce_scatter(zeros(0, {3}), one), "reduce_scatter: an input of");
-  refused(group.reduce_scatter_v(one, too_few),
-          "reduce_scatter_v: " + std::to_string(ranks - 1) + " tensors");
-  refused(group.all_to_all(one, one), "all_to_all: input and output overlap");
-  refused(group.all_to_all(zeros(0, {ranks + 1}), zeros(0, {ranks + 1})), "all_to_all: an input of");
-  refused(group.all_to_all_v({one}, {one}), "all_to_all_v: 1 tensors");
-  refused(group.gather(too_few, one, 0), "gather: " + std::to_string(ranks - 1) + " tensors");
-  refused(group.gather({one}, one, 1), "only the root");
-  refused(group.scatter(one, {}, 0), "scatter: 0 tensors");
+  Tensors ones, small, uneven;
+  for (int rank = 0; rank < ranks; ++rank) {
+    ones.push_back(zeros(rank, {2 * ranks}));
+    small.push_back(zeros(rank, {3}));
+    uneven.push_back(zeros(rank, {ranks + 1}));
+  }
+  using G = const Group&;
+  const auto too_few = [&](int rank) { return Tensors(static_cast<std::size_t>(ranks) - 1, ones[rank]); };
+  const std::string few = std::to_string(ranks - 1) + " tensors";
+  refused([](G group, int) { return group.all_reduce(Tensors{}); }, "all_reduce: 0 tensors");
+  refused([](G group, int) { return group.all_reduce(at::Tensor()); }, "all_reduce: an undefined tensor");
+  refused(
+      [&](G group, int rank) {
+        return group.all_reduce(Tensors{ones[rank], place(rank, at::zeros({1}, at::kLong))});
+      },
+      "all_reduce: tensors of float32 and of int64");
+  refused([&](G group, int rank) { return group.broadcast(ones[rank], ranks); },
+          "broadcast: root " + std::to_string(ranks) + " of a group");
+  refused([&](G group, int rank) { return group.all_gather(ones[rank], small[rank]); },
+          "all_gather: an output of");
+  refused([&](G group, int rank) { return group.all_gather(ones[rank], ones[rank].narrow(0, 1, 2)); },
+          "all_gather: input and output overlap");
+  refused([&](G group, int rank) { return group.all_gather_v(too_few(rank), ones[rank]); },
+          "all_gather_v: " + few);
+  refused([&](G group, int rank) { return group.reduce_scatter(small[rank], ones[rank]); },
+          "reduce_scatter: an input of");
+  refused([&](G group, int rank) { return group.reduce_scatter_v(ones[rank], too_few(rank)); },
+          "reduce_scatter_v: " + few);
+  refused([&](G group, int rank) { return group.all_to_all(ones[rank], ones[rank]); },
+          "all_to_all: input and output overlap");
+  refused([&](G group, int rank) { return group.all_to_all(uneven[rank], uneven[rank]); },
+          "all_to_all: an input of");
+  refused([&](G group, int rank) { return group.all_to_all_v({ones[rank]}, {ones[rank]}); },
+          "all_to_all_v: 1 tensors");
+  refused([&](G group, int rank) { return group.gather(too_few(rank), ones[rank], rank); }, "gather: " + few);
+  refused([&](G group, int rank) { return group.gather({ones[rank]}, ones[rank], (rank + 1) % ranks); },
+          "only the root");
+  refused([&](G group, int rank) { return group.scatter(ones[rank], {}, rank); }, "scatter: 0 tensors");
   Tensors tensors;
   for (int rank = 0; rank < ranks; ++rank) tensors.push_back(place(rank, values(rank, {4})));
-  all([&](const Group& member, int rank) { return member.all_reduce(tensors[rank]); });
+  all([&](G member, int rank) { return member.all_reduce(tensors[rank]); });
   for (const at::Tensor& tensor : tensors) expect_equal(tensor.cpu(), sum_of(ranks, {4}));
+}
+
+// Every collective is compared, so that the other ranks do not wait for the rank that refuses its call.
+TEST_P(Conformance, TheRefusalOfOneRankReachesAllRanks) {
+  Tensors wholes, parts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    wholes.push_back(zeros(rank, {2 * ranks}));
+    parts.push_back(rank == 1 ? wholes.back().narrow(0, 1, 2) : zeros(rank, {2}));
+  }
+  expect_all(begin([&](const Group& group, int rank) { return group.all_gather(wholes[rank], parts[rank]); }),
+             ErrorKind::invalid_argument, {"all_gather: input and output overlap"});
 }
 
 TEST_P(Conformance, ADifferenceNamesTheCollectiveOfEachRank) {

@@ -281,6 +281,28 @@ TEST_P(GroupEnds, AHangIsRecordedBeforeARankGetsTheError) {
   std::filesystem::remove_all(folder);
 }
 
+// Dumps show when data has begun to move, where the backend knows that all ranks have arrived.
+TEST_P(GroupEnds, OperationsAreRecordedAsMovingOnceAllRanksHaveArrived) {
+  Tensors tensors(ranks);
+  together(groups, [&](const Group& group) {
+    return group.all_reduce(tensors[group.rank()] = at::ones({100'000}));
+  });
+  together(groups, [&](const Group& group) { return group.broadcast(tensors[group.rank()], 1); });
+  Futures waiting = but(2, [](const Group& group) { return group.barrier(); });
+  const auto layer = CollectivesLayer::of(*company.agent(0).core());
+  const auto records = [&] { return layer->all().front()->flight().records; };
+  test::eventually("rank 0 has begun its barrier", [&] { return records().begun == 3; });
+  const auto entries = records().entries;
+  for (const std::size_t done : {0, 1}) {
+    EXPECT_GE(entries[done].moved, entries[done].begun);
+    EXPECT_LE(entries[done].moved, entries[done].ended);
+  }
+  EXPECT_EQ(entries[2].moved, 0);
+  EXPECT_EQ(entries[2].state, FlightState::begun);
+  waiting.push_back(groups[2].barrier());
+  for (auto& future : waiting) got(std::move(future));
+}
+
 // An agent outside the group asks, as `weft dash` does.
 TEST_P(GroupEnds, MissingRanksAreReportedToAnyAgentWithTheLatestOperations) {
   for (int i = 0; i < 6; ++i) together(groups, [](const Group& group) { return group.barrier(); });
@@ -298,6 +320,8 @@ TEST_P(GroupEnds, MissingRanksAreReportedToAnyAgentWithTheLatestOperations) {
     ASSERT_EQ(dump.records.entries.size(), latest == 0 ? 1U : latest == 4 ? 4U : 7U);
     EXPECT_EQ(dump.records.entries.back().what(), "#6 barrier()");
     EXPECT_TRUE(dump.records.entries.back().is_open());
+    const std::vector<int>& missing = dump.records.entries.back().waits_for;
+    EXPECT_EQ(std::count(missing.begin(), missing.end(), 2), 1);
   }
   waiting.push_back(groups[2].barrier());
   for (auto& future : waiting) got(std::move(future));
@@ -420,6 +444,33 @@ TEST_F(EarlyMessages, TextsOfDifferencesCount) {
   const auto by_bytes = company.groups({.max_early_bytes = 2'500});
   expect_all(texts(by_bytes, 3), ErrorKind::resource_exhausted,
              {"3 messages of 3000 bytes", "max_early_bytes (2500)"});
+}
+
+// --- Stalls ---
+
+// As in an evaluation on rank 0 with a module that runs collectives.
+TEST(StalledCollectives, AreLoggedWithTheRanksForWhichTheyWait) {
+  for (const Backend backend : backends) {
+    const auto warned = std::make_shared<test::Event>();
+    Company company(2, backend, std::make_unique<test::InProcessJobStore>(), nullptr,
+                    [&](rpc::AgentOptions& options) {
+                      options.log = [warned](const rpc::LogRecord& record) {
+                        const auto has = [&](std::string_view text) {
+                          return record.message.find(text) != std::string_view::npos;
+                        };
+                        if (record.level == rpc::LogLevel::warning && record.agent == "worker0" &&
+                            has("group 'world': all_reduce(sum, float32[3]) at group_ends_test.cc:") &&
+                            has("has waited for 0.02 s for rank 1 (worker1)"))
+                          warned->set();
+                      };
+                    });
+    const auto groups = company.groups({.stall_warning = 20ms});
+    Futures futures;
+    futures.push_back(groups[0].inlined().all_reduce(at::ones({3})));
+    warned->wait();
+    futures.push_back(groups[1].all_reduce(at::ones({3})));
+    for (auto& future : futures) got(std::move(future));
+  }
 }
 
 // --- Messages for a group that is not made yet ---

@@ -76,6 +76,17 @@ TEST_P(GroupMessages, TensorsOfSharedMemoryArriveInOrderAndBelongToTheReceiver) 
   }
 }
 
+// The other side does not wait for a message that is refused.
+TEST_P(GroupMessages, ARefusalReachesTheOtherSide) {
+  const at::Tensor expanded = at::zeros({1}).expand({4}), sparse = at::ones({4}).to_sparse();
+  auto sent = groups[0].send(at::zeros({4}), 1), received = groups[1].recv(expanded, 0);
+  test::expect_error(std::move(received), ErrorKind::invalid_argument, "expanded");
+  test::expect_error(std::move(sent), ErrorKind::invalid_argument, "expanded", "refused");
+  sent = groups[0].send(sparse, 1), received = groups[1].recv(at::zeros({4}), 0);
+  test::expect_error(std::move(sent), ErrorKind::unsupported, "sparse");
+  test::expect_error(std::move(received), ErrorKind::invalid_argument, "sparse", "refused");
+}
+
 // Each rank sends to its right neighbour. The order within a batch does not matter, so a ring of ranks does
 // not deadlock.
 TEST_P(GroupMessages, ABatchMayBeInAnyOrder) {

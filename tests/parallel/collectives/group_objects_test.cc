@@ -112,7 +112,12 @@ TEST_P(Objects, WithDifferentTypesOrRootsFailOnAllRanks) {
   std::vector<rpc::Future<int>> roots;
   for (const Group& group : groups) roots.push_back(group.broadcast_object(1, group.rank() == 1 ? 1 : 0));
   for (auto& future : roots) test::expect_error(std::move(future), ErrorKind::invalid_argument, "root 1");
-  test::expect_error(groups[0].broadcast_object(1, 3), ErrorKind::invalid_argument, "rank 3 of a group of 3");
+  // A refusal of one rank reaches all ranks.
+  std::vector<rpc::Future<int>> wrong;
+  for (const Group& group : groups) wrong.push_back(group.broadcast_object(1, group.rank() == 1 ? 3 : 0));
+  test::expect_error(std::move(wrong[1]), ErrorKind::invalid_argument, "rank 3 of a group of 3");
+  for (const int rank : {0, 2})
+    test::expect_error(std::move(wrong[rank]), ErrorKind::invalid_argument, "root 3), refused");
   std::vector<rpc::Future<int>> few;
   for (const Group& group : groups) few.push_back(group.scatter_object(std::vector{1, 2}, 0));
   for (auto& future : few) test::expect_error(std::move(future), ErrorKind::invalid_argument, "2 objects");

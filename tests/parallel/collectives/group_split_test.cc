@@ -57,6 +57,28 @@ TEST_P(Splits, ByColorInTheOrderOfKeysThenRanks) {
   together(groups, [](const Group& group) { return group.barrier(); });
 }
 
+// Only the group whose members differ fails, and at once. The other groups and the parent continue.
+TEST_P(Splits, WithDifferentOptionsInOneColorFailOnlyThatColor) {
+  const auto split = [&](const std::function<void(GroupOptions&)>& change, const std::string& words) {
+    std::vector<rpc::Future<std::optional<Group>>> futures;
+    for (const Group& group : groups) {
+      GroupOptions own = options(group.rank());
+      if (group.rank() == 3) change(own);
+      futures.push_back(group.split(group.rank() % 2, 0, own));
+    }
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (rank % 2 == 0)
+        EXPECT_EQ(got(std::move(futures[rank]))->size(), 3);
+      else
+        test::expect_error(std::move(futures[rank]), ErrorKind::invalid_argument, words, "worker3");
+    }
+  };
+  split([](GroupOptions& own) { own.bounds.ring_bytes = 1; }, "different GroupOptions::bounds");
+  split([](GroupOptions& own) { own.wire_dtype = at::kHalf; }, "different GroupOptions::wire_dtype");
+  split([](GroupOptions& own) { own.wire_dtype = at::kDouble; }, "is float64, expected float16");
+  together(groups, [](const Group& group) { return group.barrier(); });
+}
+
 // Ranks may start the next split before the previous one has completed.
 TEST_P(Splits, SeveralAtATimeAndNextToOtherCollectives) {
   std::vector<rpc::Future<std::optional<Group>>> first, second;

@@ -1,4 +1,8 @@
 // Groups of agents of one process: results against plain arithmetic, on every backend.
+#include <weft/rpc/core/when_all.h>
+
+#include <c10/core/InferenceMode.h>
+
 #include <numeric>
 
 #include "tests/parallel/collectives/company.h"
@@ -337,12 +341,21 @@ TEST_P(GroupTensors, SeveralTensorsMayBeInOneCollective) {
         expect_equal(scattered[other][1], sum_of(ranks, {ranks, 2})[other]);
       }
   }
-  test::expect_error(groups[0].all_reduce(Tensors{}), ErrorKind::invalid_argument, "0 tensors");
-  test::expect_error(groups[0].all_reduce(Tensors{at::zeros({2}), at::zeros({2}, at::kLong)}),
-                     ErrorKind::invalid_argument, "one dtype");
-  test::expect_error(
-      groups[0].all_gather(Tensors{at::zeros({ranks})}, Tensors{at::zeros({1}), at::zeros({1})}),
-      ErrorKind::invalid_argument, "1 outputs, expected 2");
+  const auto refused = [&](const auto& begin, const std::string& words) {
+    for (const Group& group : groups)
+      test::expect_error(begin(group), ErrorKind::invalid_argument, words);
+  };
+  refused([](const Group& group) { return group.all_reduce(Tensors{}); }, "0 tensors");
+  refused(
+      [](const Group& group) {
+        return group.all_reduce(Tensors{at::zeros({2}), at::zeros({2}, at::kLong)});
+      },
+      "one dtype");
+  refused(
+      [](const Group& group) {
+        return group.all_gather(Tensors{at::zeros({group.size()})}, Tensors{at::zeros({1}), at::zeros({1})});
+      },
+      "1 outputs, expected 2");
 }
 
 TEST_P(GroupTensors, ParametersAreReducedWithoutAutograd) {
@@ -355,34 +368,138 @@ TEST_P(GroupTensors, ParametersAreReducedWithoutAutograd) {
   }
 }
 
+// Each rank refuses its call at once. The refused calls count as collectives, so the next ones fit together.
 TEST_P(GroupTensors, RefuseInvalidArguments) {
-  const Group& group = groups[0];
   const at::Tensor tensor = at::zeros({2 * ranks});
   const std::string count = std::to_string(ranks);
-  const auto expect = [](rpc::Future<void> future, ErrorKind kind, const std::string& words) {
-    test::expect_error(std::move(future), kind, words, words);
+  const auto expect = [&](const auto& begin, ErrorKind kind, const std::string& words) {
+    for (const Group& group : groups) {
+      rpc::Future<void> future = begin(group);
+      EXPECT_TRUE(future.ready());
+      test::expect_error(std::move(future), kind, words, words);
+    }
   };
-  expect(group.all_reduce(at::Tensor()), ErrorKind::invalid_argument, "undefined");
-  expect(group.all_reduce(tensor.to_sparse()), ErrorKind::unsupported, "dense");
-  expect(group.all_reduce(at::zeros({2}, at::kMeta)), ErrorKind::unsupported, "meta");
-  expect(group.all_reduce(at::zeros({1}).expand({5})), ErrorKind::invalid_argument, "expanded");
-  expect(group.all_reduce(tensor, ReduceOp::bit_and), ErrorKind::unsupported, "bit_and");
-  expect(group.broadcast(tensor, ranks), ErrorKind::invalid_argument,
+  using G = const Group&;
+  using enum ErrorKind;
+  expect([](G group) { return group.all_reduce(at::Tensor()); }, invalid_argument, "undefined");
+  expect([&](G group) { return group.all_reduce(tensor.to_sparse()); }, unsupported, "dense");
+  expect([](G group) { return group.all_reduce(at::zeros({2}, at::kMeta)); }, unsupported, "meta");
+  expect([](G group) { return group.all_reduce(at::zeros({1}).expand({5})); }, invalid_argument, "expanded");
+  expect([&](G group) { return group.all_reduce(tensor, ReduceOp::bit_and); }, unsupported, "bit_and");
+  expect([&](G group) { return group.broadcast(tensor, ranks); }, invalid_argument,
          "root " + count + " of a group of " + count);
-  expect(group.broadcast(tensor, -1), ErrorKind::invalid_argument, "root -1");
-  expect(group.all_gather(at::zeros({7}), at::zeros({2})), ErrorKind::invalid_argument,
+  expect([&](G group) { return group.broadcast(tensor, -1); }, invalid_argument, "root -1");
+  expect([](G group) { return group.all_gather(at::zeros({7}), at::zeros({2})); }, invalid_argument,
          "7 elements where " + count + " × 2");
-  expect(group.all_gather(at::zeros({2 * ranks}, at::kLong), at::zeros({2})), ErrorKind::invalid_argument,
-         "dtype");
-  expect(group.all_gather_v({tensor, tensor}, tensor), ErrorKind::invalid_argument, "2 tensors");
-  expect(group.all_gather_v(Tensors(ranks, tensor), at::zeros({2})), ErrorKind::invalid_argument, "as large");
-  expect(group.all_to_all(at::zeros({ranks + 1}), at::zeros({ranks + 1})), ErrorKind::invalid_argument,
-         "multiple");
-  expect(group.scatter(tensor, {}, 0), ErrorKind::invalid_argument, "0 tensors");
+  expect([&](G group) { return group.all_gather(at::zeros({2 * ranks}, at::kLong), at::zeros({2})); },
+         invalid_argument, "dtype");
+  expect([&](G group) { return group.all_gather_v({tensor, tensor}, tensor); }, invalid_argument,
+         "2 tensors");
+  expect([&](G group) { return group.all_gather_v(Tensors(ranks, tensor), at::zeros({2})); },
+         invalid_argument, "as large");
+  expect([&](G group) { return group.all_to_all(at::zeros({ranks + 1}), at::zeros({ranks + 1})); },
+         invalid_argument, "multiple");
+  expect([&](G group) { return group.scatter(tensor, {}, group.rank()); }, invalid_argument, "0 tensors");
   Tensors one_small(ranks, tensor);
   one_small.back() = at::zeros({1});
-  expect(group.gather(one_small, tensor, 0), ErrorKind::invalid_argument, "as large");
-  together(groups, [](const Group& member) { return member.barrier(); });  // the refused calls did not count
+  expect([&](G group) { return group.gather(one_small, tensor, group.rank()); }, invalid_argument,
+         "as large");
+  together(groups, [](G group) { return group.barrier(); });
+}
+
+// The other ranks do not wait for the rank that refuses its call, whatever the path of the operation is.
+TEST_P(GroupTensors, TheRefusalOfOneRankFailsTheCollectiveOnAllRanks) {
+  using G = const Group&;
+  const auto wrong_on_one = [](G group, std::int64_t n) { return at::zeros({n + group.rank() % 2}); };
+  const std::vector<std::function<rpc::Future<void>(G)>> calls{
+      [&](G group) { return group.all_reduce(group.rank() == 1 ? at::Tensor() : at::zeros({50'000})); },
+      [&](G group) {
+        return group.rank() == 1 ? group.broadcast(at::zeros({1}).expand({5}), 0)
+                                 : group.broadcast(at::zeros({5}), 0);
+      },
+      [&](G group) { return group.all_gather(wrong_on_one(group, 2 * ranks), at::zeros({2})); },
+      [&](G group) { return group.all_to_all(wrong_on_one(group, ranks), at::zeros({ranks})); },
+      [&](G group) {
+        return group.gather(group.rank() < 2 ? Tensors(ranks, at::zeros({2})) : Tensors{}, at::zeros({2}), 0);
+      },
+      [&](G group) {
+        return group.all_to_all_v(Tensors(ranks - group.rank() % 2, at::zeros({0})),
+                                  Tensors(ranks, at::zeros({0})));
+      }};
+  for (const auto& begin : calls) {
+    Futures futures;
+    for (G group : groups) futures.push_back(begin(group));
+    Futures others;
+    for (int rank = 0; rank < ranks; ++rank)
+      if (rank % 2 == 0) others.push_back(std::move(futures[rank]));
+    expect_all(std::move(others), ErrorKind::invalid_argument,
+               {"rank 1 (worker1)", "refused", "group_test.cc", "expected"});
+    test::expect_error(std::move(futures[1]), ErrorKind::invalid_argument, "expected");
+  }
+  together(groups, [](G group) { return group.barrier(); });
+}
+
+// 127 + 127 does not fit into int8.
+TEST_P(GroupTensors, TheAverageOfIntegersDoesNotOverflow) {
+  for (const at::ScalarType type : {at::kChar, at::kByte, at::kShort, at::kInt}) {
+    const std::int64_t largest = type == at::kChar    ? 127
+                                 : type == at::kByte  ? 255
+                                 : type == at::kShort ? 32'767
+                                                      : 2'147'483'647;
+    for (const std::int64_t n : {3, 30'000}) {
+      Tensors reduced, roots, scattered(ranks), part(ranks);
+      for (int rank = 0; rank < ranks; ++rank) {
+        reduced.push_back(at::full({n, 2}, largest - rank, type).t());
+        roots.push_back(at::full({n}, largest, type));
+      }
+      together(groups,
+               [&](const Group& group) { return group.all_reduce(reduced[group.rank()], ReduceOp::avg); });
+      together(groups, [&](const Group& group) { return group.reduce(roots[group.rank()], 1, ReduceOp::avg); });
+      together(groups, [&](const Group& group) {
+        const at::Tensor whole = scattered[group.rank()] = at::full({ranks, n}, largest, type);
+        return group.reduce_scatter(part[group.rank()] = whole[group.rank()], whole, ReduceOp::avg);
+      });
+      std::int64_t sum = 0;
+      for (int rank = 0; rank < ranks; ++rank) sum += largest - rank;
+      for (int rank = 0; rank < ranks; ++rank) {
+        expect_equal(reduced[rank], at::full({2, n}, sum / ranks, type), at::toString(type));
+        expect_equal(roots[rank], at::full({n}, largest, type));
+        expect_equal(scattered[rank], at::full({ranks, n}, largest, type));
+      }
+    }
+  }
+}
+
+// As after an operation of LibTorch in place, a backward that needs the old values reports the change.
+TEST_P(GroupTensors, ACallIncreasesTheVersionsOfItsOutputs) {
+  const at::Tensor x = at::ones({3}, at::TensorOptions().requires_grad(true));
+  Tensors exponents;
+  for (int rank = 0; rank < ranks; ++rank) exponents.push_back(x.exp());
+  together(groups, [&](const Group& group) { return group.all_reduce(exponents[group.rank()]); });
+  for (const at::Tensor& y : exponents) EXPECT_THROW(y.sum().backward(), c10::Error);
+  using G = const Group&;
+  const auto versions = [&](const auto& begin, const std::vector<bool>& changed) {
+    std::vector<Tensors> tensors;
+    for (int rank = 0; rank < ranks; ++rank) tensors.push_back({at::empty({ranks}), at::empty({1})});
+    together(groups, [&](G group) { return begin(group, tensors[group.rank()]); });
+    for (const Tensors& of_rank : tensors)
+      for (std::size_t i = 0; i < changed.size(); ++i) EXPECT_EQ(of_rank[i]._version() > 0, changed[i]) << i;
+  };
+  versions([](G group, const Tensors& t) { return group.broadcast(t, 0); }, {true, true});
+  versions([](G group, const Tensors& t) { return group.reduce(t[0], 0); }, {true, false});
+  versions([](G group, const Tensors& t) { return group.all_gather(t[0], t[1]); }, {true, false});
+  versions([](G group, const Tensors& t) { return group.reduce_scatter(t[1], t[0]); }, {false, true});
+  versions(
+      [&](G group, const Tensors& t) {
+        Futures both;
+        both.push_back(group.send(at::zeros({ranks}), (group.rank() + 1) % ranks));
+        both.push_back(group.recv(t[0], (group.rank() + ranks - 1) % ranks));
+        return rpc::when_all(std::move(both));
+      },
+      {true, false});
+  const c10::InferenceMode inference;
+  Tensors in_inference(ranks);
+  together(groups, [&](G group) { return group.all_reduce(in_inference[group.rank()] = at::ones({3})); });
 }
 
 }  // namespace group_test

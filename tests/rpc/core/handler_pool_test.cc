@@ -28,6 +28,33 @@ TEST(HandlerPool, ItsThreadsAreOwned) {
   EXPECT_FALSE(pool.running_here());
 }
 
+// Jobs that wait for each other need a thread each, although the pool has one.
+TEST(HandlerPool, RunsOtherJobsWhileAJobBlocks) {
+  HandlerPool pool(1);
+  const HandlerPool::Blocking elsewhere(pool);  // no thread of the pool
+  std::atomic<int> marked{0};
+  Event first, second;
+  for (int round = 0; round < 2; ++round) {  // the second round uses the threads of the first
+    pool.post([&] {
+      {
+        const HandlerPool::Blocking may_block(pool);
+        marked += OwnedThread::here() ? 1 : 0;
+        first.wait();
+      }
+      marked += OwnedThread::here() ? 100 : 0;
+    });
+    pool.post([&] {
+      const HandlerPool::Blocking may_block(pool);
+      EXPECT_TRUE(pool.running_here());
+      second.wait();
+      first.set();
+    });
+    pool.post([&] { second.set(); });
+  }
+  pool.join();
+  EXPECT_EQ(marked, 200);
+}
+
 TEST(HandlerPool, RunsJobsAtOnceOnAsManyThreads) {
   HandlerPool pool(2);
   Event a, b;

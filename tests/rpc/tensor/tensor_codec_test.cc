@@ -186,6 +186,17 @@ TEST_P(TensorCodecTest, Sparse) {
   const at::Tensor twice =
       at::sparse_coo_tensor(at::tensor({1, 1, 2, 2}, at::kLong).view({2, 2}), at::tensor({1.0, 2.0}), {4, 4});
   EXPECT_EQ(echoed(twice).to_dense()[1][2].item<double>(), 3.0);
+  EXPECT_FALSE(echoed(twice).is_coalesced());
+  for (const at::Tensor& coalesced : {dense.to_sparse(), dense.to_sparse(1), twice.coalesce()}) {
+    const at::Tensor same = echoed(coalesced);
+    ASSERT_TRUE(same.is_coalesced());
+    EXPECT_TRUE(same.indices().equal(coalesced.indices()) && same.values().equal(coalesced.values()));
+  }
+  // A peer that claims too much.
+  EXPECT_EQ(kind_of([&] { return echoed(twice.clone()._coalesced_(true)); }), ErrorKind::invalid_argument);
+  const at::Tensor descending =
+      at::sparse_coo_tensor(at::tensor({2, 1}, at::kLong).view({1, 2}), at::tensor({1.0, 2.0}), {4});
+  EXPECT_EQ(kind_of([&] { return echoed(descending._coalesced_(true)); }), ErrorKind::invalid_argument);
 }
 
 TEST_P(TensorCodecTest, SeveralInOneMessage) {

@@ -41,7 +41,7 @@ TEST(FlightRecorder, RecordsAnOperationFromStartToCompletion) {
   EXPECT_EQ(entry.moved, 0);
 
   recorder.waits_for(ticket, {1, 3});
-  recorder.moving(ticket);
+  recorder.moving(ticket, FlightClock::now());
   entry = recorder.records().entries.at(0);
   EXPECT_EQ(entry.state, FlightState::moving);
   EXPECT_GE(entry.moved, entry.begun);
@@ -144,7 +144,7 @@ TEST(FlightRecorder, NeverDropsPendingOperations) {
              late = recorder.begin(collective(2));
   for (std::uint64_t i = 3; i < 10; ++i) recorder.done(recorder.begin(collective(i)));
   EXPECT_EQ(numbers(recorder.records()), (std::vector<std::uint64_t>{0, 1, 2, 6, 7, 8, 9}));
-  recorder.moving(hangs);
+  recorder.moving(hangs, FlightClock::now());
   recorder.failed(fails, "lost");
   recorder.done(late);  // as old as the dropped records
   const FlightRecords records = recorder.records();
@@ -169,7 +169,7 @@ TEST(FlightRecorder, IgnoresTicketsOfDroppedRecords) {
   const auto gone = recorder.begin(collective(0));
   recorder.done(gone);
   for (std::uint64_t i = 1; i < 3; ++i) recorder.begin(collective(i));
-  recorder.moving(gone);
+  recorder.moving(gone, FlightClock::now());
   recorder.failed(gone, "not any more");
   recorder.waits_for(gone, {1});
   for (const FlightEntry& entry : recorder.records().entries) {
@@ -189,7 +189,7 @@ TEST(FlightRecorder, IsReadWhileOtherThreadsWrite) {
         const std::uint64_t mine = sequence++;
         const std::string text(1 + mine % 50, static_cast<char>('a' + mine % 26));
         const auto ticket = recorder.begin(collective(mine, text));
-        recorder.moving(ticket);
+        recorder.moving(ticket, FlightClock::now());
         recorder.done(ticket);
       }
     });
