@@ -4,6 +4,11 @@
 include(CMakePackageConfigHelpers)
 set(weft_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/weft")
 
+# Links to the headers that are installed, and to no others. Targets with the property WEFT_INSTALLED_HEADERS include weft
+# from here (WeftLayer.cmake), so that a build proves that installed headers suffice.
+set(weft_installed_include_dir "${PROJECT_BINARY_DIR}/installed/include")
+file(REMOVE_RECURSE "${weft_installed_include_dir}")
+
 if(NOT CMAKE_INSTALL_RPATH)
   set(CMAKE_INSTALL_RPATH "$ORIGIN")
 endif()
@@ -43,6 +48,9 @@ function(weft_install_layer NAME)
     get_filename_component(folder "${path}" DIRECTORY)
     if(NOT folder MATCHES "(^|/)internal(/|$)")
       install(FILES "${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/weft/${folder}" COMPONENT ${NAME})
+      file(MAKE_DIRECTORY "${weft_installed_include_dir}/weft/${folder}")
+      file(CREATE_LINK "${header}" "${weft_installed_include_dir}/weft/${path}" SYMBOLIC)
+      set_property(GLOBAL APPEND PROPERTY weft_${NAME}_headers "${path}")
     endif()
   endforeach()
 endfunction()

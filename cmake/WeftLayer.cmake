@@ -5,7 +5,8 @@
 # test `if(TARGET weft::NAME)`.
 # It is installed as a component NAME with a separate export set, so that a layer installs without the layers above it.
 #
-# Headers are included as <weft/FOLDER/FILE.h>: include/weft/ in the build tree holds links to the source folders.
+# Headers are included as <weft/FOLDER/FILE.h>: include/weft/ in the build tree holds links to the source folders. Programs
+# that a user could write have the property WEFT_INSTALLED_HEADERS, and see only the headers that are installed.
 # Generated Cap'n Proto headers are <weft/FOLDER/FILE.capnp.h>; only sources may include them, and they are not installed.
 
 set(weft_include_dir "${PROJECT_BINARY_DIR}/include")
@@ -17,7 +18,7 @@ foreach(_folder rpc rref dist_autograd dist_optim parallel)
   endif()
 endforeach()
 
-# Files below FOLDERS that match PATTERN, without those below EXCEPT and without folders named `internal_test`.
+# Files below FOLDERS that match PATTERN, without those below EXCEPT.
 function(weft_files OUT PATTERN)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "FOLDERS;EXCEPT")
   set(found)
@@ -49,8 +50,10 @@ function(weft_layer NAME)
   add_library(${target} ${sources})
   add_library(weft::${NAME} ALIAS ${target})
   target_compile_features(${target} PUBLIC cxx_std_20)
+  set(installed "$<BOOL:$<TARGET_PROPERTY:WEFT_INSTALLED_HEADERS>>")  # of the target that compiles
   target_include_directories(${target} PUBLIC
-    "$<BUILD_INTERFACE:${weft_include_dir}>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+    "$<BUILD_INTERFACE:$<IF:${installed},${weft_installed_include_dir},${weft_include_dir}>>"
+    "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
   target_link_libraries(${target} PUBLIC ${arg_DEPENDS})
   set_target_properties(${target} PROPERTIES
     EXPORT_NAME ${NAME}
@@ -76,7 +79,8 @@ function(weft_layer NAME)
   endforeach()
 
   if(schemas)
-    target_include_directories(${target} SYSTEM PUBLIC "$<BUILD_INTERFACE:${weft_generated_dir}>")
+    target_include_directories(${target} SYSTEM PUBLIC
+      "$<BUILD_INTERFACE:$<$<NOT:${installed}>:${weft_generated_dir}>>")
   endif()
   foreach(schema IN LISTS schemas)
     file(RELATIVE_PATH path "${PROJECT_SOURCE_DIR}" "${schema}")

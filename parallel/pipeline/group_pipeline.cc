@@ -4,8 +4,8 @@
 #include <weft/parallel/pipeline/deferred_batch_norm.h>
 #include <weft/parallel/pipeline/internal/check_schedule.h>
 #include <weft/parallel/pipeline/internal/group_messages.h>
-#include <weft/parallel/pipeline/internal/rank_spans.h>
 #include <weft/parallel/pipeline/internal/rank_step.h>
+#include <weft/parallel/pipeline/internal/rank_timeline.h>
 #include <weft/parallel/pipeline/internal/sharded_stages.h>
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/text.h>

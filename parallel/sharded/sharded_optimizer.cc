@@ -3,6 +3,7 @@
 #include <weft/parallel/sharded/sharded_optimizer.h>
 
 #include <weft/dist_optim/local/slices.h>
+#include <weft/parallel/sharded/internal/flat_parameters.h>
 #include <weft/parallel/sharded/internal/gather_state.h>
 #include <weft/rpc/core/when_all.h>
 
@@ -63,7 +64,10 @@ at::Tensor ShardedOptimizer::Slice::of(const at::Tensor& gradient) const {
 
 ShardedOptimizer::ShardedOptimizer(data_parallel::Replica& replica, dist_optim::OptimizerSpec spec,
                                    ShardedOptimizerOptions options)
-    : replica_(replica), spec_(std::move(spec)), options_(options) {
+    : replica_(replica),
+      spec_(std::move(spec)),
+      options_(options),
+      flat_(std::make_unique<FlatParameters>()) {
   const std::vector<std::string> names = replica_.parameter_names();
   const std::vector<at::Tensor> tensors = replica_.parameters();
   const auto placements = tensor_parallel::placements(replica_.replicated_module());
@@ -98,13 +102,13 @@ void ShardedOptimizer::start() {
   compare();
   for (const auto& parameter : parameters_)
     if (!parameter.tensor.is_cpu()) group_->prepare(parameter.tensor.device()).get();
-  flat_ = FlatParameters(*group_, parameters_, options_.bucket_bytes);
+  *flat_ = FlatParameters(*group_, parameters_, options_.bucket_bytes);
   streams_.clear();
   slices_.clear();
   own_.assign(parameters_.size(), std::nullopt);
   bucket_of_.assign(parameters_.size(), 0);
   std::unordered_map<c10::Device, std::shared_ptr<data_parallel::CommunicationStream>> streams;
-  for (const auto& bucket : flat_.buckets()) {
+  for (const auto& bucket : flat_->buckets()) {
     auto& stream = streams[bucket.buffer.device()];
     if (stream == nullptr)
       stream = std::make_shared<data_parallel::CommunicationStream>(bucket.buffer.device());
@@ -190,7 +194,7 @@ void ShardedOptimizer::or_fail(F f) {
       group_->abort("the step of rank " + std::to_string(group_->rank()) + " failed: " + *failure_);
     });
     drop_round();
-    flat_.leave();
+    flat_->leave();
     throw;
   }
 }
@@ -206,7 +210,7 @@ void ShardedOptimizer::begin_round() {
   round_ = {};
   round_.began = true;
   round_.arrived.assign(parameters_.size(), 0);
-  for (const auto& bucket : flat_.buckets()) round_.missing.push_back(bucket.parameters.size());
+  for (const auto& bucket : flat_->buckets()) round_.missing.push_back(bucket.parameters.size());
 }
 
 void ShardedOptimizer::step() {
@@ -219,10 +223,10 @@ void ShardedOptimizer::step() {
                " is sparse, expected a dense one: use an Embedding without the option `sparse`");
   or_fail([&] {
     begin_round();
-    while (round_.next < flat_.buckets().size()) {
-      const std::size_t bucket = flat_.buckets().size() - 1 - round_.next;
+    while (round_.next < flat_->buckets().size()) {
+      const std::size_t bucket = flat_->buckets().size() - 1 - round_.next;
       if (!options_.overlap)
-        for (const std::size_t parameter : flat_.buckets()[bucket].parameters) take(parameter);
+        for (const std::size_t parameter : flat_->buckets()[bucket].parameters) take(parameter);
       launch_next();
     }
     finish_round();
@@ -236,8 +240,8 @@ void ShardedOptimizer::on_reduced(std::size_t parameter) {
   or_fail([&] {
     begin_round();
     take(*indices_[parameter]);
-    while (round_.next < flat_.buckets().size() &&
-           round_.missing[flat_.buckets().size() - 1 - round_.next] == 0)
+    while (round_.next < flat_->buckets().size() &&
+           round_.missing[flat_->buckets().size() - 1 - round_.next] == 0)
       launch_next();
   });
 }
@@ -263,8 +267,8 @@ void ShardedOptimizer::take(std::size_t parameter) {
 }
 
 void ShardedOptimizer::launch_next() {
-  const std::size_t index = flat_.buckets().size() - 1 - round_.next;
-  const auto& bucket = flat_.buckets()[index];
+  const std::size_t index = flat_->buckets().size() - 1 - round_.next;
+  const auto& bucket = flat_->buckets()[index];
   give(index);
   streams_[index]->note_writer();
   streams_[index]->follow_writers();
@@ -291,7 +295,7 @@ void ShardedOptimizer::give(std::size_t index) {
   for (int rank = 0; rank < group_->rank(); ++rank)
     if (has_batch(rank)) return;
   if (!has_batch(group_->rank())) return;
-  const auto& bucket = flat_.buckets()[index];
+  const auto& bucket = flat_->buckets()[index];
   std::vector<std::uint8_t> arrived;
   for (const std::size_t parameter : bucket.parameters) arrived.push_back(round_.arrived[parameter]);
   for (const int rank : without) {
@@ -306,7 +310,7 @@ void ShardedOptimizer::give(std::size_t index) {
 }
 
 void ShardedOptimizer::receive(int source, std::size_t index) {
-  const auto& bucket = flat_.buckets()[index];
+  const auto& bucket = flat_->buckets()[index];
   const at::Tensor part = at::empty_like(bucket.part);
   const auto arrived = group_->recv_object<std::vector<std::uint8_t>>(source, index).get();
   group_->recv(part, source, index).get();
@@ -322,8 +326,8 @@ void ShardedOptimizer::shadow_step(int source) {
   const at::NoGradGuard no_grad;
   or_fail([&] {
     begin_round();
-    while (round_.next < flat_.buckets().size()) {
-      receive(source, flat_.buckets().size() - 1 - round_.next);
+    while (round_.next < flat_->buckets().size()) {
+      receive(source, flat_->buckets().size() - 1 - round_.next);
       launch_next();
     }
     finish_round();
@@ -401,7 +405,7 @@ dist_optim::OptimizerState ShardedOptimizer::whole_state(std::optional<int> root
                          "whole_state: the parameter " + parameters_[i].name + " is split over '" +
                              split.group.name() + "', expected parameters that each rank has: use add_to()");
   const at::NoGradGuard no_grad;
-  return gather_state(*group_, parameters_, flat_.buckets(), state(), root, flat_.buckets().size());
+  return gather_state(*group_, parameters_, flat_->buckets(), state(), root, flat_->buckets().size());
 }
 
 }  // namespace weft::sharded

@@ -8,7 +8,7 @@
 //   loss.backward();       // averages the gradients
 //   optimizer.step();      // steps the part of this rank; the ranks exchange their parts
 //
-// The parameters are moved into flat buckets (flat_parameters.h). Each of N ranks has the optimizer's state
+// The parameters are moved into flat buckets. Each of N ranks has the optimizer's state
 // of its part of each bucket, about 1/N of the whole. step() steps that part, and gathers the other parts
 // from the other ranks. The resulting parameters have the same bits as if every rank stepped the whole
 // parameters. A parameter without a gradient is not stepped. Parameter groups are those of the OptimizerSpec.
@@ -30,7 +30,6 @@
 #include <weft/dist_optim/local/shadow_leaves.h>
 #include <weft/parallel/data_parallel/communication_stream.h>
 #include <weft/parallel/data_parallel/replica.h>
-#include <weft/parallel/sharded/internal/flat_parameters.h>
 #include <weft/parallel/sharded/training_state.h>
 
 #include <cstdint>
@@ -42,6 +41,8 @@
 #include <vector>
 
 namespace weft::sharded {
+
+class FlatParameters;
 
 // The options must be equal on all ranks.
 struct ShardedOptimizerOptions {
@@ -156,7 +157,7 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   std::vector<dist_optim::Parameter> parameters_;
   std::vector<std::vector<tensor_parallel::Split>> splits_;  // by parameter
   std::vector<std::optional<std::size_t>> indices_;          // in parameters_, by the replica's indices
-  FlatParameters flat_;
+  const std::unique_ptr<FlatParameters> flat_;
   std::vector<std::size_t> bucket_of_;  // by parameter
   std::vector<std::shared_ptr<data_parallel::CommunicationStream>>
       streams_;                                // by bucket; one for each device

@@ -129,7 +129,15 @@ void Link::on_frame(InboundFrame&& frame) {
         if (reason->kind() == ErrorKind::peer_lost)  // the job of the peer has failed
           for (const auto& hook : core_->hooks().all()) hook->peer_world_failed(peer_, *reason);
         const ErrorKind kind = reason->kind() == agent_ended ? ErrorKind::peer_lost : reason->kind();
-        return close(Error(kind, std::string("the peer says: ") + reason->what()));
+        const std::string text = std::string("the peer says: ") + reason->what();
+        if (kind == ErrorKind::permission_denied || kind == ErrorKind::unsupported)
+          for (auto& [id, asked] :
+               pending_.take_all())  // the peer has refused the Hello: it reads no request
+            if (asked.call != nullptr)
+              asked.call->fail(
+                  Error(kind, peer_.name + ": " + asked.call->method() + ": " + text + " (was not sent)",
+                        Execution::not_sent));
+        return close(Error(kind, text));
       }
       peer_leaving_ = true;
       return core_->log().write(LogLevel::debug, peer_.name + " is leaving",

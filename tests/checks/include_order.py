@@ -4,7 +4,8 @@
 This table is the architecture. What else is checked:
   - LibTorch stays out of rpc/ (but rpc/tensor), rref/, parallel/collectives/flight/ and plan/, parallel/schedule/,
     parallel/partition/, parallel/planner/, parallel/elastic/plan/;
-  - a folder `internal` holds the implementation of the folder that it is in, and counts as a part of it;
+  - a folder `internal` holds the implementation of the folder that it is in, and counts as a part of it. It is not installed, so no header
+    outside such folders includes its headers;
   - spdlog, prometheus-cpp and civetweb stay inside rpc/observe;
   - generated Cap'n Proto headers are included by sources and by headers in an `internal` folder only, because they refuse
     every other version of the library;
@@ -113,6 +114,8 @@ def problems_of(path, text):
             yield where + f"{name}: only sources and headers in `internal` folders may include it"
         if name == "torch/torch.h":
             yield where + "torch/torch.h takes 12 s to compile: include the least that is needed"
+        if "/internal/" in name and path.endswith(".h") and "internal" not in path.split("/"):
+            yield where + f"{name} is not installed: only sources and headers in `internal` folders may include it"
         if quote == '"':
             yield where + f'"{name}": headers of weft are included as <weft/FOLDER/FILE.h>'
         if name.startswith("weft/"):

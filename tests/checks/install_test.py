@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""install_test.py CMAKE COMPILER: `cmake --install` of a tree in which not every component was built (cmake/WeftInstall.cmake), and
-the components of cmake/weftConfig.cmake.in."""
+"""install_test.py CMAKE COMPILER BUILD LIBTORCH [NAME=OBJECT...]: `cmake --install` of a tree in which not every component was built
+(cmake/WeftInstall.cmake), the components of cmake/weftConfig.cmake.in, and the installation of the build tree BUILD: its headers include
+no other headers of weft. The build compiles the programs of README, docs/ and examples/ with links to these headers
+(WEFT_INSTALLED_HEADERS); the compiled programs OBJECT link with the installed weft::NAME."""
+import os
 import pathlib
 import re
 import subprocess
@@ -99,6 +102,58 @@ class Components(unittest.TestCase):
             self.assertLessEqual(needs[name], set(known["all"][:place]), name)
 
 
+USER = """
+cmake_minimum_required(VERSION 3.25)
+project(user LANGUAGES CXX)
+find_package(weft REQUIRED COMPONENTS {components})
+foreach(program IN ITEMS {programs})
+  string(REPLACE "=" ";" program "${{program}}")
+  list(POP_FRONT program layer)
+  add_executable(uses_${{layer}} ${{program}})
+  set_source_files_properties(${{program}} PROPERTIES EXTERNAL_OBJECT ON)
+  set_target_properties(uses_${{layer}} PROPERTIES LINKER_LANGUAGE CXX)
+  target_link_libraries(uses_${{layer}} PRIVATE weft::${{layer}})
+endforeach()
+"""
+
+
+class InstalledTree(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.root = pathlib.Path(folder.name)
+        built = {library.stem.removeprefix("libweft_") for library in BUILD.glob("libweft_*.*")}
+        cls.layers = sorted(built & set(re.findall(r"weft_layer\((\w+) ", (CMAKE_FOLDER.parent / "CMakeLists.txt").read_text())))
+        # Links take no space. Shared libraries are copied, because CMake changes the paths in what it has installed.
+        links = {} if any(BUILD.glob("libweft_*.so")) else {"CMAKE_INSTALL_MODE": "ABS_SYMLINK"}
+        for layer in cls.layers:
+            subprocess.run([CMAKE, "--install", BUILD, "--prefix", cls.root / "prefix", "--component", layer], check=True,
+                           stdout=subprocess.DEVNULL, env={**os.environ, **links})
+
+    def test_installed_headers_include_only_installed_headers(self):
+        include = self.root / "prefix/include"
+        headers = sorted(include.rglob("*.h"))
+        self.assertTrue(headers)
+        for header in headers:
+            with self.subTest(str(header.relative_to(include))):
+                needed = re.findall(r"^\s*#\s*include\s*<(weft/[^>]+)>", header.read_text(), re.M)
+                self.assertEqual([name for name in needed if not (include / name).exists()], [])
+
+    def test_the_build_compiles_programs_with_these_headers(self):
+        installed, linked = ({str(header.relative_to(include)) for header in include.rglob("*.h")}
+                             for include in (self.root / "prefix/include", BUILD / "installed/include"))
+        self.assertEqual(linked, installed, "the layers that were not built are not installed: build them all")
+
+    def test_every_component_is_found_and_links(self):
+        (self.root / "CMakeLists.txt").write_text(USER.format(components=" ".join(self.layers), programs=" ".join(PROGRAMS)))
+        for step in (["-G", "Ninja", "-S", self.root, "-B", self.root / "build", f"-DCMAKE_PREFIX_PATH={self.root / 'prefix'}",
+                      f"-DCMAKE_CXX_COMPILER={COMPILER}", f"-DWEFT_LIBTORCH={LIBTORCH}"], ["--build", self.root / "build"]):
+            ended = subprocess.run([CMAKE, *step], capture_output=True, text=True)
+            self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+
+
 if __name__ == "__main__":
-    CMAKE, COMPILER = sys.argv[1:]
+    CMAKE, COMPILER, BUILD, LIBTORCH, *PROGRAMS = sys.argv[1:]
+    BUILD = pathlib.Path(BUILD)
     unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -1,25 +1,15 @@
-// The arguments and results of calls between the driver of a pipeline and its workers (pipeline_service.h,
-// stage_module.h). Plain data.
+// The arguments and results of calls between the driver of a pipeline and its stages (stage_module.h). Plain
+// data.
 #pragma once
 
 #include <weft/dist_optim/service/optimizer_service.h>
-#include <weft/parallel/pipeline/internal/rank_spans.h>
-#include <weft/parallel/pipeline/internal/sent_values.h>
-#include <weft/parallel/pipeline/internal/value_exchange.h>
+#include <weft/parallel/pipeline/rank_spans.h>
+#include <weft/parallel/pipeline/stage_graph.h>
 #include <weft/rpc/call/method.h>
-#include <weft/rpc/codec/agent_id_codec.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <vector>
-
-namespace weft::schedule {
-
-WEFT_CODEC(Edge, from, to)
-
-}  // namespace weft::schedule
 
 namespace weft::pipeline {
 
@@ -30,24 +20,6 @@ struct PipelineId {
   auto operator<=>(const PipelineId&) const = default;
 };
 WEFT_CODEC(PipelineId, driver, number)
-
-// All that a worker needs to build the stages of its rank.
-struct WorkerPlan {
-  PipelineId pipeline;
-  int rank = 0;
-  std::vector<rpc::AgentId> workers;  // by rank
-  std::string schedule;               // in text form (schedule/text.h)
-  int microbatches = 0;
-  std::vector<std::string> layers;  // the names of the layers in the driver's model
-  std::vector<int> cuts;
-  std::optional<std::uint64_t> seed;
-  std::string device;  // empty: the layers stay on the devices on which they were built
-  std::int64_t timeout_ns = 0;
-  bool mean_loss = true;
-  std::optional<dist_optim::OptimizerSpec> optimizer;  // set if the schedule has optimizer steps
-};
-WEFT_CODEC(WorkerPlan, pipeline, rank, workers, schedule, microbatches, layers, cuts, seed, device,
-           timeout_ns, mean_loss, optimizer)
 
 // The driver's call of a stage in a step.
 struct StagePart {
@@ -80,16 +52,5 @@ struct StageCommit {
   std::vector<at::Tensor> generators;
 };
 WEFT_CODEC(StageCommit, module, is_training, generators)
-
-// A value that one stage sends to another.
-struct ValueMessage {
-  PipelineId pipeline;
-  std::uint64_t step = 0;
-  schedule::Edge edge;
-  int microbatch = 0;
-  bool gradient = false;
-  SentValues sent;
-};
-WEFT_CODEC(ValueMessage, pipeline, step, edge, microbatch, gradient, sent)
 
 }  // namespace weft::pipeline

@@ -4,8 +4,9 @@
 #include <weft/dist_autograd/module/remote_module.h>
 #include <weft/dist_optim/service/owner_call.h>
 #include <weft/parallel/pipeline/internal/check_schedule.h>
+#include <weft/parallel/pipeline/internal/rank_timeline.h>
 #include <weft/parallel/pipeline/microbatches.h>
-#include <weft/parallel/pipeline/remote/pipeline_service.h>
+#include <weft/parallel/pipeline/remote/internal/pipeline_service.h>
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/text.h>
 #include <weft/rpc/call/ping.h>

@@ -1,8 +1,8 @@
 #include <weft/parallel/pipeline/remote/pipeline_layer.h>
 
 #include <weft/dist_optim/layers.h>
-#include <weft/parallel/pipeline/remote/pipeline_service.h>
-#include <weft/parallel/pipeline/remote/stage_worker.h>
+#include <weft/parallel/pipeline/remote/internal/pipeline_service.h>
+#include <weft/parallel/pipeline/remote/internal/stage_worker.h>
 
 #include <utility>
 

@@ -1,7 +1,7 @@
 #include <weft/parallel/pipeline/remote/stage_module.h>
 
 #include <weft/dist_autograd/pass.h>
-#include <weft/parallel/pipeline/remote/stage_worker.h>
+#include <weft/parallel/pipeline/remote/internal/stage_worker.h>
 
 #include <string>
 #include <utility>

@@ -130,5 +130,59 @@ TEST(FullyShardedOptimizers, EqualThoseOfLibTorch) {
   });
 }
 
+// As docs/sharded.md shows it.
+TEST(SavedTrainings, AnOptimizerOfLibTorchContinues) {
+  const dist_optim::OptimizerSpec spec = torch::optim::AdamWOptions(0.01);
+  constexpr std::int64_t saved = 2;
+  const testing::Folder folder;
+  std::vector<at::Tensor> expected;
+  struct Training {
+    explicit Training(const collectives::Group& group) : ddp(group, model) {}
+    void step(int number) {
+      const collectives::Group& group = ddp.group();
+      const auto part =
+          data_parallel::testing::Batch::of_step(number, 1, rows).part(group.rank(), group.size());
+      optimizer.zero_grad();
+      torch::mse_loss(ddp.forward(part.data), part.target).backward();
+      optimizer.step();
+    }
+    std::shared_ptr<Net> model = std::make_shared<Net>();
+    data_parallel::DistributedDataParallel<Net> ddp;
+    torch::optim::AdamW optimizer{model->parameters(), torch::optim::AdamWOptions(0.01)};
+  };
+  collectives::testing::Company company(2);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    Training training(group);
+    Checkpoints checkpoints(group, folder.path);
+    for (int number = 0; number < steps; ++number) {
+      training.step(number);
+      if (number != saved) continue;
+      const auto slices = slices_of(*training.model);
+      dist_optim::OptimizerState own{.optimizer = spec.name, .learning_rates = {}, .tensors = {}};
+      for (const auto& each : slices)
+        dist_optim::read_state(spec.name, training.optimizer, each.leaf.tensor, each.leaf.name, own);
+      SlicedState state;
+      add_module(state, *training.model);
+      add_optimizer(state, own, slices, "optimizer/");
+      checkpoints.save(number, state).get();
+    }
+    if (group.rank() == 0) expected = data_parallel::testing::values_of(*training.model);
+  });
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    Training training(group);
+    Checkpoints checkpoints(group, folder.path);
+    const auto slices = slices_of(*training.model);
+    SlicedState state;
+    add_module(state, *training.model);
+    add_wanted_optimizer(state, spec, slices, checkpoints.names(saved), "optimizer/");
+    state.notes = checkpoints.load(saved, state);
+    const auto own = optimizer_in(state, spec.name, slices, "optimizer/");
+    for (const auto& each : slices)
+      EXPECT_EQ(dist_optim::write_state(own, each.leaf.name, each.leaf.tensor, training.optimizer), 3U);
+    for (int number = saved + 1; number < steps; ++number) training.step(number);
+    expect_close(data_parallel::testing::values_of(*training.model), expected, 0);
+  });
+}
+
 }  // namespace
 }  // namespace weft::sharded::training_state_test

@@ -81,6 +81,9 @@ class SecurityTest : public testing::Test {
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(kind_of([&]() -> std::string { return Result<std::string>(result).get(); }), kind);
     EXPECT_NE(text_of(result).find(words), std::string::npos) << text_of(result);
+    EXPECT_EQ(test::error_of([&] { return Result<std::string>(result).get(); })->execution(),
+              Execution::not_sent)
+        << text_of(result);
     EXPECT_EQ(vault_->opened, 0) << "no handler runs";
   }
 

@@ -1,7 +1,7 @@
 // Pipelines that lose a worker. A spare worker builds the stages, all stages get the last commit, and the
 // steps since then are repeated. The result has the same bits as without a loss.
 #include <weft/dist_optim/distributed_optimizer.h>
-#include <weft/parallel/pipeline/remote/pipeline_service.h>
+#include <weft/parallel/pipeline/remote/internal/pipeline_service.h>
 #include <weft/parallel/schedule/generators.h>
 
 #include <atomic>

@@ -1,8 +1,8 @@
 #include <weft/dist_autograd/module/remote_module.h>
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/parallel/pipeline/local_pipeline.h>
+#include <weft/parallel/pipeline/remote/internal/pipeline_service.h>
 #include <weft/parallel/pipeline/remote/pipeline.h>
-#include <weft/parallel/pipeline/remote/pipeline_service.h>
 #include <weft/parallel/schedule/communication.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>

@@ -1,9 +1,10 @@
-#include <weft/parallel/pipeline/remote/stage_worker.h>
+#include <weft/parallel/pipeline/remote/internal/stage_worker.h>
 
 #include <weft/parallel/pipeline/deferred_batch_norm.h>
 #include <weft/parallel/pipeline/internal/rank_step.h>
+#include <weft/parallel/pipeline/internal/rank_timeline.h>
 #include <weft/parallel/pipeline/internal/ties.h>
-#include <weft/parallel/pipeline/remote/pipeline_service.h>
+#include <weft/parallel/pipeline/remote/internal/pipeline_service.h>
 #include <weft/rref/rref_layer.h>
 
 #include <algorithm>

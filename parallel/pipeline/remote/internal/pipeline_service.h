@@ -6,6 +6,7 @@
 //   restore  The driver calls a stage, which restores such a copy after the end of all earlier passes.
 #pragma once
 
+#include <weft/parallel/pipeline/remote/internal/worker_messages.h>
 #include <weft/parallel/pipeline/remote/pipeline_layer.h>
 #include <weft/parallel/pipeline/remote/stage_module.h>
 #include <weft/rref/rref.h>

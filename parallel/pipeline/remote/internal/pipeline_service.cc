@@ -1,8 +1,8 @@
-#include <weft/parallel/pipeline/remote/pipeline_service.h>
+#include <weft/parallel/pipeline/remote/internal/pipeline_service.h>
 
 #include <weft/dist_optim/owner_snapshot.h>
 #include <weft/parallel/pipeline/internal/check_schedule.h>
-#include <weft/parallel/pipeline/remote/stage_worker.h>
+#include <weft/parallel/pipeline/remote/internal/stage_worker.h>
 #include <weft/parallel/schedule/text.h>
 #include <weft/rref/rref_layer.h>
 

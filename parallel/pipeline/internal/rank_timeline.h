@@ -1,8 +1,7 @@
-// RankSpans: the times of one rank's computations in a step, by the rank's clock. Plain data.
+// The clock of RankSpans, and the timeline of a step that they form together.
 #pragma once
 
-#include <weft/parallel/schedule/simulate.h>
-#include <weft/rpc/codec/struct_codec.h>
+#include <weft/parallel/pipeline/rank_spans.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,19 +9,7 @@
 #include <limits>
 #include <vector>
 
-namespace weft::schedule {
-
-WEFT_CODEC(Span, action, start, finish)
-
-}  // namespace weft::schedule
-
 namespace weft::pipeline {
-
-struct RankSpans {
-  std::vector<schedule::Span> spans;  // in seconds since the rank began the step
-  std::int64_t began_ns = 0;          // when it began the step, since 1970
-};
-WEFT_CODEC(RankSpans, spans, began_ns)
 
 inline std::int64_t nanoseconds_since_1970() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();

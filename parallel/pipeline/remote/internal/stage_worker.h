@@ -19,7 +19,7 @@
 #include <weft/parallel/pipeline/internal/stage_thread.h>
 #include <weft/parallel/pipeline/layer_graph.h>
 #include <weft/parallel/pipeline/loss.h>
-#include <weft/parallel/pipeline/remote/messages.h>
+#include <weft/parallel/pipeline/remote/internal/worker_messages.h>
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/core/mutex.h>
 
