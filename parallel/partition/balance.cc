@@ -114,31 +114,43 @@ std::vector<std::size_t> exact_partition(std::span<const double> costs, std::siz
 
 namespace {
 
+using Balance = std::vector<std::size_t> (*)(std::span<const double>, std::size_t);
+
+// Balances the layers that are not inputs. An input belongs to the stage of the next such layer.
 template <typename Cost>
-std::vector<double> costs_in_order(const Profile& profile, Cost cost) {
+Partition balance_layers(const Profile& profile, std::size_t stages, Balance balance, Cost cost) {
+  const std::vector<std::size_t> order = topological_order(profile);
   std::vector<double> costs;
-  for (const std::size_t layer : topological_order(profile)) costs.push_back(cost(layer));
-  return costs;
+  for (const std::size_t layer : order)
+    if (!is_input(profile, layer)) costs.push_back(cost(layer));
+  const std::vector<std::size_t> lengths = balance(costs, stages);
+  std::vector<std::size_t> counts(stages);  // of layers, with the inputs
+  std::size_t stage = 0, placed = 0;        // of the stage's layers without inputs
+  for (const std::size_t layer : order) {
+    if (placed == lengths[stage] && stage + 1 < stages) ++stage, placed = 0;
+    ++counts[stage];
+    if (!is_input(profile, layer)) ++placed;
+  }
+  return cut_by_count(profile, counts);
 }
 
 }  // namespace
 
 Partition balance_by_time(const Profile& profile, std::size_t stages) {
-  const auto costs = costs_in_order(profile, [&](std::size_t i) { return compute_seconds(profile, i); });
-  return cut_by_count(profile, block_partition(costs, stages));
+  return balance_layers(profile, stages, block_partition,
+                        [&](std::size_t layer) { return compute_seconds(profile, layer); });
 }
 
 Partition balance_exactly(const Profile& profile, std::size_t stages) {
-  const auto costs = costs_in_order(profile, [&](std::size_t i) { return compute_seconds(profile, i); });
-  return cut_by_count(profile, exact_partition(costs, stages));
+  return balance_layers(profile, stages, exact_partition,
+                        [&](std::size_t layer) { return compute_seconds(profile, layer); });
 }
 
 Partition balance_by_size(const Profile& profile, std::size_t stages, double parameter_copies) {
-  const auto costs = costs_in_order(profile, [&](std::size_t i) {
+  return balance_layers(profile, stages, block_partition, [&](std::size_t i) {
     const Layer& layer = profile.layers[i];
-    return (is_input(profile, i) ? 0 : layer.activation_bytes) + parameter_copies * layer.parameter_bytes;
+    return layer.activation_bytes + parameter_copies * layer.parameter_bytes;
   });
-  return cut_by_count(profile, block_partition(costs, stages));
 }
 
 }  // namespace weft::partition

@@ -25,8 +25,9 @@ WEFT_EXPORT std::vector<std::size_t> block_partition(std::span<const double> cos
 // Takes O(blocks * costs * log(costs)) time.
 WEFT_EXPORT std::vector<std::size_t> exact_partition(std::span<const double> costs, std::size_t blocks);
 
-// Divide the topological order of the layers into stages. The cost of a layer is its forward and backward
-// time.
+// Divide the topological order of the layers into stages, each of which has at least one layer that is not an
+// input. The cost of a layer is its forward and backward time; inputs have no cost. invalid_argument: no
+// stages, or more stages than such layers.
 WEFT_EXPORT Partition balance_by_time(const Profile& profile, std::size_t stages);
 WEFT_EXPORT Partition balance_exactly(const Profile& profile, std::size_t stages);
 // The cost of a layer is its bytes of activations plus parameter_copies times its bytes of parameters. The

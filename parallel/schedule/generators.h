@@ -40,14 +40,14 @@ WEFT_EXPORT Schedule shifting_buffer(const Shape& shape);
 
 // ZB-H1 (Qi et al., 2023): bubble (p-1)/(3m+p-1) if m ≥ p; p in flight.
 WEFT_EXPORT Schedule zb_h1(const Shape& shape);
-// ZB-H2 (Qi et al., 2023): no bubble if m ≥ 2p-1; 2p-1 in flight.
+// ZB-H2 (Qi et al., 2023): no bubble if m ≥ 2p-1 and steps have no barrier; 2p-1 in flight.
 WEFT_EXPORT Schedule zb_h2(const Shape& shape);
 // ZB-H1 over v ≥ 1 looped chunks, as in torch.distributed.pipelining. Bubble (p-1)/(3vm+p-1) if m ≥ p.
 WEFT_EXPORT Schedule interleaved_zero_bubble(const Shape& shape);
 
 // --- Two chunks in the shape of a V: rank 0 has the first and the last stage ---
 
-// ZB-V (Qi et al., 2023): no bubble if m ≥ 2p-1; 2p chunks in flight.
+// ZB-V (Qi et al., 2023): no bubble if m ≥ 2p-1 and steps have no barrier; 2p chunks in flight.
 WEFT_EXPORT Schedule zb_v(const Shape& shape);
 // V-Half and V-Min (Qi et al., 2024): about 1/2 and 1/3 of the activations of 1F1B, for some bubble.
 WEFT_EXPORT Schedule v_half(const Shape& shape);

@@ -118,6 +118,11 @@ Prediction predict(const Schedule& schedule, const Costs& costs) {
     prediction.timeline.transfers.push_back(
         {send, each.from, each.to, executed.intervals[i].start, executed.intervals[i].finish});
   }
+  if (prediction.time > 0) {
+    const double busy = std::accumulate(prediction.busy.begin(), prediction.busy.end(), 0.0);
+    const double whole = prediction.time * static_cast<double>(prediction.busy.size());
+    prediction.bubble_with_barrier = (whole - busy) / whole;
+  }
   if (dependencies.ranks() > 0 && dependencies.length(0) > 0) {
     // A rank starts with an action that computes, not with one that takes no time.
     Node first = 0;

@@ -53,6 +53,9 @@ struct Timeline {
 struct Prediction {
   Timeline timeline;  // of the first step
   double time = 0;    // of one step alone, until the last rank completes
+  // For steps that end with a barrier, as those of the executors: the share of `time` in which a rank is
+  // idle, on average over the ranks.
+  double bubble_with_barrier = 0;
   // For steps that follow each other without a barrier. period: the time from rank 0's start of a step to its
   // start of the next one. bubble: the share of the period in which rank 0 is idle.
   double period = 0, bubble = 0;

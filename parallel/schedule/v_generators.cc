@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -88,11 +89,73 @@ struct Block {
   }
 };
 
+// A pass of a rank, and the time at which micro-batch 0 reaches it.
+using Place = std::pair<int, std::size_t>;
+
+// The passes of a rank, in the order in which it computes them in each period.
+std::array<Place, period> places_of(const Block& block, int ranks, int rank) {
+  const std::array<int, period> at = block.times(ranks, rank).value();
+  std::array<Place, period> places;
+  for (std::size_t pass = 0; pass < places.size(); ++pass) places[pass] = {at[pass], pass};
+  std::sort(places.begin(), places.end(),
+            [](const Place& a, const Place& b) { return a.first % period < b.first % period; });
+  return places;
+}
+
+// Calls compute(pass) for each computation of a rank, in order. In each period a pass is computed once, as
+// soon as micro-batch 0 has reached it.
+template <class Compute>
+void for_each_pass(const Block& block, int ranks, int rank, int microbatches, Compute compute) {
+  const std::array<Place, period> places = places_of(block, ranks, rank);
+  int last = 0;
+  for (const auto& [time, pass] : places) last = std::max(last, time / period);
+  std::array<int, period> left;
+  left.fill(microbatches);
+  for (int turn = 0; turn < microbatches + last; ++turn)
+    for (const auto& [time, pass] : places)
+      if (turn >= time / period && left[pass]-- > 0) compute(pass);
+}
+
+// The time of a step, if each rank computes as early as possible.
+int step_time(const Block& block, int ranks, int microbatches) {
+  const auto count = static_cast<std::size_t>(ranks), size = static_cast<std::size_t>(microbatches);
+  std::vector<std::vector<std::size_t>> passes(count);
+  for (std::size_t rank = 0; rank < count; ++rank)
+    for_each_pass(block, ranks, static_cast<int>(rank), microbatches,
+                  [&](std::size_t pass) { passes[rank].push_back(pass); });
+  // When each pass of each micro-batch ends; 0: not yet.
+  std::vector<std::array<std::vector<int>, period>> ends(count);
+  for (auto& of_rank : ends) of_rank.fill(std::vector<int>(size));
+  std::vector<std::array<std::size_t, period>> computed(count);
+  std::vector<std::size_t> next(count);
+  std::vector<int> free(count);
+  // nullopt: the value that the pass needs is not there yet.
+  const auto start = [&](std::size_t rank, std::size_t pass, std::size_t i) -> std::optional<int> {
+    if (pass == weight_up || pass == weight_down) return 0;  // after an earlier pass of the rank
+    const bool goes_down = pass % 2 == 0;
+    const bool turns = rank == (goes_down ? 0 : count - 1);
+    if (turns && pass == forward_down) return 0;
+    const int end = turns ? ends[rank][pass - 1][i] : ends[goes_down ? rank - 1 : rank + 1][pass][i];
+    return end > 0 ? std::optional(end) : std::nullopt;
+  };
+  for (bool moves = true; std::exchange(moves, false);)
+    for (std::size_t rank = 0; rank < count; ++rank)
+      for (; next[rank] < passes[rank].size(); ++next[rank], moves = true) {
+        const std::size_t pass = passes[rank][next[rank]], i = computed[rank][pass];
+        const auto earliest = start(rank, pass, i);
+        if (!earliest) break;
+        ++computed[rank][pass];
+        ends[rank][pass][i] = free[rank] = std::max(free[rank], *earliest) + 1;
+      }
+  return *std::max_element(free.begin(), free.end());
+}
+
 // Returns the block with the least memory among those whose hops there and back take `round_trip`; if
-// several have the least, the shortest.
-Block block_of(std::string_view name, int round_trip, int ranks) {
+// several have the least, the one with the shortest step, and then the shortest block.
+Block block_of(std::string_view name, int round_trip, const Shape& shape) {
+  const int ranks = shape.ranks;
   std::optional<Block> best;
-  std::pair<int, int> least;  // memory, length
+  std::tuple<int, int, int> least;  // memory, time of a step, length
   for (int down = 1; down < round_trip; ++down)
     for (int up = 1; up < round_trip; ++up)
       for (int waits = 0; waits < period * period * period; ++waits) {
@@ -100,7 +163,9 @@ Block block_of(std::string_view name, int round_trip, int ranks) {
                           {waits % period, waits / period % period, waits / period / period}};
         const std::optional<int> peak = block.peak(ranks);
         if (!peak) continue;
-        const std::pair<int, int> cost{*peak, block.turns[0] + block.turns[1] + block.turns[2]};
+        if (best && *peak > std::get<0>(least)) continue;
+        const std::tuple cost{*peak, step_time(block, ranks, shape.microbatches),
+                              block.turns[0] + block.turns[1] + block.turns[2]};
         if (best && least <= cost) continue;
         best = block;
         least = cost;
@@ -111,30 +176,15 @@ Block block_of(std::string_view name, int round_trip, int ranks) {
 
 Schedule repeat(std::string_view name, const Shape& shape, int round_trip) {
   empty_schedule(name, shape, 2, 2);  // checks the shape
-  const Block block = block_of(name, round_trip, shape.ranks);
+  const Block block = block_of(name, round_trip, shape);
   return write_ranks(name, shape, [&](RankOrder& order, int rank, int down, int up) {
-    const std::array<int, period> at = block.times(shape.ranks, rank).value();
-    struct Place {
-      int time;
-      void (RankOrder::*compute)(int stage);
-      int stage;
-    };
-    std::array<Place, period> places = {{
-        {at[forward_down], &RankOrder::forward, down},
-        {at[forward_up], &RankOrder::forward, up},
-        {at[backward_up], &RankOrder::input_gradient, up},
-        {at[backward_down], &RankOrder::input_gradient, down},
-        {at[weight_up], &RankOrder::weight_gradient, up},
-        {at[weight_down], &RankOrder::weight_gradient, down},
-    }};
-    std::sort(places.begin(), places.end(),
-              [](const Place& a, const Place& b) { return a.time % period < b.time % period; });
-    int last = 0;
-    for (const Place& place : places) last = std::max(last, place.time / period);
-    // In each period a place computes once, as soon as micro-batch 0 has reached it.
-    for (int turn = 0; turn < shape.microbatches + last; ++turn)
-      for (const Place& place : places)
-        if (turn >= place.time / period) (order.*place.compute)(place.stage);
+    for_each_pass(block, shape.ranks, rank, shape.microbatches, [&](std::size_t pass) {
+      const bool is_up = pass == forward_up || pass == backward_up || pass == weight_up;
+      const int stage = is_up ? up : down;
+      if (pass == forward_down || pass == forward_up) return order.forward(stage);
+      if (pass == weight_up || pass == weight_down) return order.weight_gradient(stage);
+      order.input_gradient(stage);
+    });
   });
 }
 

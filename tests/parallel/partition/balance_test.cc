@@ -115,6 +115,25 @@ TEST(Balance, RefusesWrongNumbersOfBlocksAndCosts) {
             "block_partition: a cost is -1.000000, expected a finite number of at least 0");
 }
 
+// Stages of a pipeline have layers: an input that a later layer reads is no stage, at any place in the order.
+TEST(Balance, PutsInputsIntoTheStageOfTheNextLayer) {
+  Profile profile = sequence({{.name = "in", .description = "Input0", .activation_bytes = 8},
+                              {.name = "a", .forward_ms = 100, .activation_bytes = 80},
+                              {.name = "b", .forward_ms = 10, .activation_bytes = 1},
+                              {.name = "c", .forward_ms = 10, .activation_bytes = 1}});
+  EXPECT_EQ(balance_exactly(profile, 3).stages[0].layers, (Sizes{0, 1}));
+  EXPECT_EQ(balance_by_time(profile, 3).stages[0].layers, (Sizes{0, 1}));
+  EXPECT_EQ(balance_by_size(profile, 3).stages[0].layers, (Sizes{0, 1}));
+  EXPECT_EQ(test::message_of([&] { balance_exactly(profile, 4); }),
+            "exact_partition: 4 blocks of 3 costs, expected 1 to 3");
+  profile.layers.insert(profile.layers.begin() + 2, {.name = "mask", .description = "Input1"});
+  profile.edges = {{0, 1}, {1, 3}, {2, 4}, {3, 4}};
+  const Partition with_mask = balance_exactly(profile, 3);
+  EXPECT_EQ(with_mask.stages[0].layers, (Sizes{0, 1}));
+  EXPECT_EQ(with_mask.stages[1].layers, (Sizes{2, 3}));
+  EXPECT_EQ(with_mask.stages[2].layers, (Sizes{4}));
+}
+
 TEST(Balance, OfAProfileByTimeAndBySize) {
   const Profile profile = sequence(
       {{.name = "in", .description = "Input0", .forward_ms = 900, .activation_bytes = 900},

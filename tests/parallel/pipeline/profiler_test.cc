@@ -156,6 +156,16 @@ TEST(Profiler, ItsTimesBalanceTheStages) {
 }
 
 // The backward uses the results of all three functions in the layer.
+// The page's four lines, with the heaviest layer in front.
+TEST(Profiler, AHeavyFirstLayerIsAStage) {
+  torch::nn::Sequential model(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));
+  partition::Profile measured = profile(model, torch::randn({3, 4}));
+  for (std::size_t layer = 1; layer < 4; ++layer) measured.layers[layer].forward_ms = layer == 1 ? 100 : 1;
+  const auto cuts = cuts_of(measured, partition::balance_exactly(measured, 3));
+  EXPECT_EQ(cuts, (std::vector<int>{1, 2}));
+  EXPECT_EQ(split(model, cuts).size(), 3);
+}
+
 TEST(Profiler, CountsTensorsThatAForwardSaves) {
   torch::nn::Sequential model(
       torch::nn::Linear(10, 10),

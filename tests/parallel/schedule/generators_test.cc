@@ -146,13 +146,15 @@ TEST(Generators, ZbH2AndZbVHaveNoBubble) {
   });
 }
 
-// V-Half waits for about half as long as 1F1B with stages of two chunks, V-Min for about two thirds.
+// V-Half waits for 0.58 of the time for which 1F1B waits with stages of two chunks, V-Min for two thirds.
 TEST(Generators, VHalfAndVMinWaitLessThan1F1B) {
-  for (int p = 4; p <= 16; ++p) {
+  for (int p = 2; p <= 16; ++p) {
     const double waits = 6 * (p - 1);
     const Prediction half = predict(v_half({p, 4 * p})), min = predict(v_min({p, 4 * p}));
-    EXPECT_LE(half.period - half.busy[0], waits * 0.7) << p;
-    EXPECT_LE(min.period - min.busy[0], waits * 0.75) << p;
+    EXPECT_LE(half.period - half.busy[0], waits * 0.58) << p;
+    EXPECT_LE(half.time - half.busy[0], waits * 0.58) << p;
+    EXPECT_LE(3 * (min.period - min.busy[0]), 2 * waits) << p;
+    EXPECT_LE(3 * (min.time - min.busy[0]), 2 * waits) << p;
   }
 }
 

@@ -88,6 +88,10 @@ TEST(Simulate, ThePeriodAssumesNoBarrierBetweenSteps) {
   EXPECT_EQ(prediction.time, 27);
   EXPECT_EQ(prediction.period, 24);
   EXPECT_EQ(prediction.bubble, 0);
+  EXPECT_DOUBLE_EQ(prediction.bubble_with_barrier, 3.0 / 27);  // as ZB-H1
+  EXPECT_DOUBLE_EQ(predict(zb_h1({4, 8})).bubble_with_barrier, 3.0 / 27);
+  EXPECT_DOUBLE_EQ(predict(zb_v({4, 8})).bubble_with_barrier, 3.0 / 51);
+  EXPECT_DOUBLE_EQ(predict(one_forward_one_backward({4, 8})).bubble_with_barrier, 3.0 / 11);
 }
 
 // A slow stage delays the others under every schedule.

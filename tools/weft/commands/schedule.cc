@@ -104,7 +104,8 @@ void print_types() {
 
 void print_prediction(const schedule::Schedule& placed, const schedule::Prediction& prediction) {
   const auto live = schedule::liveness(placed);
-  std::printf("step %s, period without a barrier %s, bubble %s %%\n", number(prediction.time).c_str(),
+  std::printf("step %s, bubble %s %%; without a barrier between steps: period %s, bubble %s %%\n",
+              number(prediction.time).c_str(), number(100 * prediction.bubble_with_barrier).c_str(),
               number(prediction.period).c_str(), number(100 * prediction.bubble).c_str());
   std::printf("%zu messages in one order\n\n", prediction.timeline.transfers.size());
   std::printf("%4s  %8s  %8s  %11s  %8s\n", "rank", "busy", "idle", "activations", "received");
@@ -145,7 +146,8 @@ Exit run(const Options& options) {
     write_file(options.save, schedule::save(options.messages || options.waits > 0 ? placed : plan));
   if (!options.svg.empty()) {
     const std::string title = options.title.empty()
-                                  ? name + ": " + sizes + ", bubble " + number(100 * prediction.bubble) + " %"
+                                  ? name + ": " + sizes + ", bubble " +
+                                        number(100 * prediction.bubble_with_barrier) + " %"
                                   : options.title;
     write_file(options.svg, schedule::svg(placed, {{title, prediction.timeline}}));
   }
