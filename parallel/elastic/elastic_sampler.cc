@@ -31,6 +31,7 @@ struct ElasticSampler::State {
   bool has_ranks WEFT_GUARDED_BY(mutex) = false;        // set_ranks() was called
   std::deque<Round> fetched WEFT_GUARDED_BY(mutex);     // by the loader, not delivered
   std::optional<Round> current WEFT_GUARDED_BY(mutex);  // delivered, not recorded
+  bool in_round WEFT_GUARDED_BY(mutex) = false;         // round() was called for it
 
   void forget_fetched() WEFT_REQUIRES(mutex) {
     fetched.clear();
@@ -80,6 +81,7 @@ void ElasticSampler::deliver() {
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "ElasticSampler: no batch was fetched: give the loader this sampler");
   state_->current = std::move(state_->fetched.front());
+  state_->in_round = false;
   state_->fetched.pop_front();
 }
 
@@ -88,7 +90,13 @@ Round ElasticSampler::round() const {
   if (!state_->current)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "ElasticSampler: there is no batch: iterate over batches(loader)");
+  state_->in_round = true;
   return *state_->current;
+}
+
+bool ElasticSampler::in_round() const {
+  const rpc::MutexLock lock(state_->mutex);
+  return state_->current && state_->in_round;
 }
 
 void ElasticSampler::record() {

@@ -76,6 +76,8 @@ class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<>
 
   Round round() const;  // of the delivered batch; without one it throws failed_precondition
   void record();        // all ranks have processed their batches of this round
+  // Whether round() was called for the delivered batch, and record() was not yet: a State refuses to commit.
+  bool in_round() const;
 
   // The functions that the loader calls.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;

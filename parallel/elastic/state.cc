@@ -121,7 +121,17 @@ void State::count_commit() {
   standing_.committed = generation_;
 }
 
+// A commit without the batch's samples would process them again after a change of the workers.
+void State::expect_recorded() const {
+  for (const Part& part : parts_)
+    if (detail::in_round(*part.part))
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "elastic::State: a commit within a batch of the sampler '" + part.name +
+                           "', expected record() before it");
+}
+
 void State::commit() {
+  expect_recorded();
   if (commit_all()) throw WorkersChanged();
 }
 
@@ -135,6 +145,7 @@ bool State::step(const std::function<void()>& apply, bool ready) {
   if (all.veto) return false;  // a change waits for the next step, so that it finds all ranks after a step
   live_ = Live::torn;
   apply();
+  expect_recorded();
   const bool received = take_received();
   count_commit();
   received ? copy() : mark();
@@ -143,10 +154,12 @@ bool State::step(const std::function<void()>& apply, bool ready) {
 }
 
 void State::commit_every(std::uint64_t n) {
+  expect_recorded();
   if (++calls_ >= n) commit();
 }
 
 void State::check() {
+  expect_recorded();
   receive();
   if (!vote({}).change) return;
   commit_all();

@@ -59,6 +59,7 @@ WEFT_EXPORT std::shared_ptr<StatePart> module_part(std::shared_ptr<torch::nn::Mo
 WEFT_EXPORT std::shared_ptr<StatePart> optimizer_part(torch::optim::Optimizer& optimizer);
 WEFT_EXPORT std::shared_ptr<StatePart> sampler_part(ElasticSampler sampler);
 bool is_sampler(const StatePart& part);
+bool in_round(const StatePart& part);  // a sampler, within a batch that is not recorded
 WEFT_EXPORT std::shared_ptr<StatePart> local_sgd_part(data_parallel::LocalSgd& outer);
 WEFT_EXPORT std::shared_ptr<StatePart> generator_part(at::Generator generator);
 WEFT_EXPORT std::shared_ptr<StatePart> tensors_part(std::vector<at::Tensor> tensors);
@@ -140,7 +141,9 @@ class WEFT_EXPORT State {
 
   // Copies all parts, and then lets the ranks agree whether workers join or leave. Call it at the end of a
   // step. The agreement is one small collective within run(); outside of run() the ranks do not agree. Throws
-  // WorkersChanged and the errors of the group.
+  // WorkersChanged and the errors of the group, and failed_precondition if a sampler's batch is processed and
+  // not recorded (ElasticSampler::in_round()): call record() before commit(), commit_every(), check(), and
+  // within apply() of step().
   void commit();
   // Commits in every nth call since the last commit; the other calls have no effect. All ranks call it
   // equally often.
@@ -182,6 +185,7 @@ class WEFT_EXPORT State {
     Scope scope;
   };
   State& add_part(std::string name, std::shared_ptr<StatePart> part, Scope scope);
+  void expect_recorded() const;
   void stage(std::uint64_t number);
   void copy();        // all parts; sharded parts must be staged before
   void copy_whole();  // the parts that are not sharded

@@ -103,6 +103,13 @@ Place place_in(const detail::JobUrl& url, const Environment& environment, const 
   return place;
 }
 
+// The host that a variable states. An IPv6 address may be in brackets, as in URLs.
+std::optional<std::string> host_in(const Environment& environment, const char* variable) {
+  std::optional<std::string> host = environment.find(variable);
+  if (host && host->starts_with('[') && host->ends_with(']')) host = host->substr(1, host->size() - 2);
+  return host;
+}
+
 // The host of rank 0 according to a batch system: the first of its candidates that can be reached.
 std::string host_of(const detail::JobPlace& place, const LocalAddress& towards) {
   if (place.one_host) return "127.0.0.1";
@@ -134,7 +141,7 @@ std::string store_address(const detail::JobUrl& url, const Environment& environm
                   "WEFT_STORE='" + *store + "' is neither file:///path, etcd://host:port nor an address");
     return *store;
   }
-  std::string host = environment.find("MASTER_ADDR").value_or("");
+  std::string host = host_in(environment, "MASTER_ADDR").value_or("");
   if (host.empty())
     host = place.batch ? host_of(*place.batch, towards)
                        : environment.require("MASTER_ADDR", "the host of rank 0");
@@ -152,7 +159,7 @@ std::string store_address(const detail::JobUrl& url, const Environment& environm
 // A host that every agent of the job can reach: the host of the store. If the store is a file, the host of
 // rank 0; empty if that host is not known.
 std::string common_host(const Environment& environment, const std::string& store) {
-  if (store.starts_with("file:")) return environment.find("MASTER_ADDR").value_or("");
+  if (store.starts_with("file:")) return host_in(environment, "MASTER_ADDR").value_or("");
   if (!store.starts_with(etcd)) return Address::parse(store).host;
   // etcd://host[:port][,host[:port]][/prefix]
   std::string first = store.substr(etcd.size(), store.find_first_of(",/", etcd.size()) - etcd.size());
@@ -165,7 +172,7 @@ std::string hosts_address(const Environment& environment, const Place& place, co
                           const LocalAddress& towards) {
   Address address = Address::parse(store);
   if (address.scheme != "tcp") return store;
-  if (const auto own = environment.find("WEFT_HOST")) {
+  if (const auto own = host_in(environment, "WEFT_HOST")) {
     address.host = *own;
   } else if (place.batch && !place.batch->one_host && !environment.find("MASTER_ADDR")) {
     // On many hosts, the host's own name resolves to a loopback address (Debian's /etc/hosts), which other
@@ -233,7 +240,7 @@ AgentOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup,
   } else if (options.listen.empty()) {
     // An address that the other members can reach: the address of this host on the route to their common
     // host.
-    std::string own = environment.find("WEFT_HOST").value_or("");
+    std::string own = host_in(environment, "WEFT_HOST").value_or("");
     if (own.empty()) {
       const std::string host = common_host(environment, job.store);
       own = host.empty() ? "127.0.0.1" : towards(host);

@@ -90,6 +90,7 @@ class SamplerPart final : public StatePart {
     return {};
   }
   void set_group(const collectives::Group& group) override { sampler_.set_group(group); }
+  bool in_round() const { return sampler_.in_round(); }
 
  private:
   ElasticSampler sampler_;  // a handle
@@ -133,6 +134,10 @@ std::shared_ptr<StatePart> tensors_part(std::vector<at::Tensor> tensors) {
   return std::make_shared<TensorsPart>(std::move(tensors));
 }
 bool is_sampler(const StatePart& part) { return dynamic_cast<const SamplerPart*>(&part) != nullptr; }
+bool in_round(const StatePart& part) {
+  const auto* const sampler = dynamic_cast<const SamplerPart*>(&part);
+  return sampler != nullptr && sampler->in_round();
+}
 std::shared_ptr<StatePart> sampler_part(ElasticSampler sampler) {
   return std::make_shared<SamplerPart>(std::move(sampler));
 }

@@ -186,6 +186,31 @@ TEST(StateOf, TensorsSamplersGeneratorsAndValues) {
   EXPECT_EQ(sampler.progress().processed, 5U);
 }
 
+TEST(StateOf, ACommitWithinABatchIsRefused) {
+  ElasticSampler sampler(20, {.seed = 2});
+  sampler.set_ranks(0, 1);
+  std::int64_t steps = 0;
+  State state;
+  state.add("steps", steps).add("sampler", sampler);
+  sampler.next(5), sampler.deliver();
+  state.commit();  // the batch is not processed yet
+  EXPECT_EQ(sampler.round().weight, 1);
+  ++steps;
+  for (const auto& commit : std::vector<std::function<void()>>{
+           [&] { state.commit(); }, [&] { state.commit_every(3); }, [&] { state.check(); }})
+    EXPECT_EQ(kind_of([&] { return commit(), 0; }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { state.step([] {}); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(state.commits(), 1U);
+  state.restore();
+  EXPECT_EQ(steps, 0) << "the refused commits have copied nothing";
+  sampler.reset();
+  sampler.next(5), sampler.deliver();
+  EXPECT_EQ(sampler.round().all, 5U);
+  sampler.record();
+  state.commit();
+  EXPECT_EQ(state.commits(), 2U);
+}
+
 TEST(StateOf, PartsOfARankAreNotSynchronized) {
   Company company(2);
   on_ranks(company.groups(), [&](const Group& group) {

@@ -64,6 +64,16 @@ TEST(Environment, DescribesAJobOnSeveralHosts) {
   EXPECT_EQ(v6.listen, std::vector<std::string>{"tcp://[fd00::2]:0"});
 }
 
+TEST(Environment, AHostMayBeInBrackets) {
+  const Variables v6 = with(usual, {{"MASTER_ADDR", "[::1]"}});
+  EXPECT_EQ(options(v6).rendezvous->store, "tcp://[::1]:29500");
+  EXPECT_EQ(options(with(v6, {{"RANK", "0"}})).listen, std::vector<std::string>{"tcp://[::1]:29500"});
+  EXPECT_EQ(options(with(v6, {{"RANK", "0"}, {"WEFT_HOST", "[fd00::3]"}, {"WEFT_INSECURE", "1"}})).listen,
+            std::vector<std::string>{"tcp://[fd00::3]:29500"});
+  EXPECT_EQ(options(with(v6, {{"WEFT_HOST", "[fd00::3]"}, {"WEFT_INSECURE", "1"}})).listen,
+            std::vector<std::string>{"tcp://[fd00::3]:0"});
+}
+
 TEST(Environment, UsesTheNextPortIfTorchrunKeepsAStore) {
   const Variables torchrun = with(usual, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}});
   EXPECT_EQ(options(torchrun).rendezvous->store, "tcp://127.0.0.1:29501");
