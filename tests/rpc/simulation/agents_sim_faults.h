@@ -101,18 +101,25 @@ class FaultyConnection final : public rpc::Connection {
   std::uint64_t unsent_bytes() const override { return inner_->unsent_bytes(); }
   std::uint64_t received_bytes() const override { return inner_->received_bytes(); }
   std::uint64_t sent_bytes() const override { return inner_->sent_bytes(); }
-  void finish(const rpc::Error& reason) override { inner_->finish(reason); }
+  void finish(const rpc::Error& reason) override {
+    if (!stays_open(reason, 200)) inner_->finish(reason);
+  }
   void close(const rpc::Error& reason) override {
-    if (!plant_.bears(Fault::connection_is_kept, 900)) return inner_->close(reason);
-    plant_.keep(inner_);
-    loop()->post([observer = observer_, reason] {
-      if (observer != nullptr) observer->on_closed(reason);  // the connection may not have been started
-    });
+    if (!stays_open(reason, 900)) inner_->close(reason);
   }
   std::string describe() const override { return inner_->describe(); }
   std::string identity() const override { return inner_->identity(); }
 
  private:
+  bool stays_open(const rpc::Error& reason, std::uint64_t per_mille) {
+    if (!plant_.bears(Fault::connection_is_kept, per_mille)) return false;
+    plant_.keep(inner_);
+    loop()->post([observer = observer_, reason] {
+      if (observer != nullptr) observer->on_closed(reason);  // the connection may not have been started
+    });
+    return true;
+  }
+
   const std::shared_ptr<rpc::Connection> inner_;
   Plant& plant_;
   std::shared_ptr<FaultyObserver> observer_;
