@@ -3,18 +3,21 @@
 #include <weft/parallel/data_parallel/optimizer_archive.h>
 #include <weft/rpc/core/when_all.h>
 
+#include <c10/core/GradMode.h>
+
 #include <algorithm>
 #include <map>
+#include <sstream>
 #include <string>
 
 namespace weft::data_parallel {
 namespace {
 
-// Views the memory of a tensor without gaps as one dimension. All ranks have the same strides, so the
-// elements correspond.
-at::Tensor flat(const at::Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() ? tensor.detach().as_strided({tensor.numel()}, {1})
-                                               : tensor.detach();
+// "weight Float[3, 2] on cpu". The ranks' devices may have different numbers.
+std::string described(const std::string& name, const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << name << ' ' << tensor.scalar_type() << tensor.sizes() << " on " << tensor.device().type();
+  return text.str();
 }
 
 }  // namespace
@@ -22,16 +25,34 @@ at::Tensor flat(const at::Tensor& tensor) {
 rpc::Future<void> broadcast_tensors(const collectives::Group& group, const std::vector<at::Tensor>& tensors,
                                     int source) {
   std::map<std::pair<at::ScalarType, std::string>, std::vector<at::Tensor>> groups;
-  for (const at::Tensor& tensor : tensors)
-    groups[{tensor.scalar_type(), tensor.device().str()}].push_back(flat(tensor));
+  // NCCL needs contiguous memory. These copies are copied back on the same stream.
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  for (const at::Tensor& tensor : tensors) {
+    at::Tensor sent = tensor.detach();
+    if (!sent.is_cpu() && !sent.is_contiguous()) sent = copies.emplace_back(sent, sent.contiguous()).second;
+    groups[{tensor.scalar_type(), tensor.device().str()}].push_back(std::move(sent));
+  }
   std::vector<rpc::Future<void>> in_flight;
-  for (auto& [kind, same] : groups) in_flight.push_back(group.broadcast(std::move(same), source));
+  for (auto& [kind, same] : groups) {
+    auto done = group.broadcast(std::move(same), source);
+    // A rank with other dtypes may run another number of collectives.
+    if (groups.size() > 1)
+      done = std::move(done).then([group](rpc::Result<void>&& result) {
+        if (!result.ok()) group.abort("broadcast_tensors failed");
+        return std::move(result);
+      });
+    in_flight.push_back(std::move(done));
+  }
+  const at::NoGradGuard no_grad;
+  for (const auto& [tensor, copy] : copies) tensor.copy_(copy, /*non_blocking=*/true);
   return rpc::when_all(std::move(in_flight));
 }
 
 void broadcast_parameters(const collectives::Group& group,
                           const torch::OrderedDict<std::string, at::Tensor>& tensors, int source) {
-  const auto all = group.all_gather_object(tensors.keys()).get();
+  std::vector<std::string> own;
+  for (const auto& tensor : tensors) own.push_back(described(tensor.key(), tensor.value()));
+  const auto all = group.all_gather_object(own).get();
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     const auto [first, other] =
@@ -41,7 +62,7 @@ void broadcast_parameters(const collectives::Group& group,
                          (first == all[0].end() ? "no further one" : *first) + ", rank " +
                          std::to_string(rank) + " has " +
                          (other == all[rank].end() ? "no further one" : *other) +
-                         ", expected the same names on all ranks");
+                         ", expected the same names, dtypes and shapes on all ranks");
   }
   broadcast_tensors(group, tensors.values(), source).get();
 }

@@ -17,13 +17,15 @@
 namespace weft::data_parallel {
 
 // Copies the tensors of rank `source` into the tensors of all ranks, with one collective for each dtype and
-// device. The tensors must have the same shapes, strides and order on all ranks. invalid_argument: the shapes
-// differ.
+// device. The tensors must have the same shapes, dtypes and order on all ranks; their strides may differ.
+// invalid_argument on all ranks: the shapes or dtypes differ. If the tensors have several dtypes or devices,
+// an error ends the group.
 WEFT_EXPORT rpc::Future<void> broadcast_tensors(const collectives::Group& group,
                                                 const std::vector<at::Tensor>& tensors, int source);
 
-// Broadcasts the parameters and buffers of the module. If their names differ between ranks, the call fails on
-// all ranks with failed_precondition, which names the first difference.
+// Broadcasts the parameters and buffers of the module. If their names, dtypes or shapes differ between ranks,
+// the call fails on all ranks with failed_precondition, which names the first difference. Their strides may
+// differ.
 WEFT_EXPORT void broadcast_parameters(const collectives::Group& group, const torch::nn::Module& module,
                                       int source);
 // The same for named tensors, such as module.named_parameters().

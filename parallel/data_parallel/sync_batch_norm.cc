@@ -38,7 +38,7 @@ Statistics gather(const collectives::Group& group, const at::Tensor& input, std:
     own.narrow(0, 1 + channels, channels).copy_(variance.mul(count));
   }
   at::Tensor all = at::empty({group.size(), 2 * channels + 1}, options);
-  group.inlined().all_gather(all, own).get();
+  group.wait(group.inlined().all_gather(all, own));
   const at::Tensor counts = all.select(1, 0).unsqueeze(1), means = all.narrow(1, 1, channels);
   Statistics statistics;
   statistics.count = counts.sum().item<double>();
@@ -82,7 +82,8 @@ struct Normalize : torch::autograd::Function<Normalize> {
     const at::Tensor sum = gradient.sum(dims), product = (gradient * normalized).sum(dims);
     at::Tensor sums = at::cat({sum, product});
     const auto held = context->saved_data["group"].toCapsule();
-    static_cast<Held&>(*held).group.inlined().all_reduce(sums).get();
+    const collectives::Group& group = static_cast<Held&>(*held).group;
+    group.wait(group.inlined().all_reduce(sums));
     sums = sums / context->saved_data["count"].toDouble();
     const auto channels = sum.numel();
     at::Tensor of_input = gradient - per_channel(sums.narrow(0, 0, channels), input) -
@@ -120,8 +121,8 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
     const at::NoGradGuard no_grad;
     const at::TensorOptions wide = statistics_options(input);
     statistics = gather(group_, input.detach().to(wide.dtype()), options.num_features(), wide);
-    if (running_mean.defined()) {
-      num_batches_tracked.add_(1);
+    if (running_mean.defined()) num_batches_tracked.add_(1);
+    if (running_mean.defined() && statistics.count > 0) {
       const double momentum =
           options.momentum() ? *options.momentum() : 1 / num_batches_tracked.item<double>();
       const double unbiased = statistics.count / std::max(statistics.count - 1, 1.0);
@@ -168,9 +169,8 @@ void SyncBatchNormImpl::shadow_forward() {
 
 void SyncBatchNormImpl::shadow_backward() {
   if (group_.size() == 1) return;
-  group_.inlined()
-      .all_reduce(at::zeros({2 * options.num_features()}, statistics_options(weight_or_mean())))
-      .get();
+  group_.wait(group_.inlined().all_reduce(
+      at::zeros({2 * options.num_features()}, statistics_options(weight_or_mean()))));
 }
 
 }  // namespace weft::data_parallel

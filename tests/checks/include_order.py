@@ -28,7 +28,7 @@ DIST_OPTIM = ["dist_optim/local", "dist_optim/service", "dist_optim/lbfgs", "dis
 # and the backends, which are independent of each other.
 COLLECTIVES = [f"parallel/collectives/{folder}" for folder in ("plan", "operation", "backend", "messages", "shm", "hosts", "nccl")]
 OPERATION = [*RPC, "rpc/tensor", "parallel/collectives/plan", "parallel/collectives/operation"]
-BACKEND = [*OPERATION, "parallel/collectives/backend"]
+BACKEND = [*OPERATION, "parallel/collectives/flight", "parallel/collectives/backend"]
 UP_TO_GROUPS = [*RPC, "rpc/tensor", "parallel/collectives/flight", *COLLECTIVES, "parallel/collectives"]
 UP_TO_RREF = [*RPC, "rref/protocol", "rref"]
 UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd/engine", "dist_autograd"]
@@ -50,7 +50,7 @@ LAYERS = {
     "parallel/collectives/flight": RPC,
     "parallel/collectives/plan": ["rpc/core"],
     "parallel/collectives/operation": OPERATION[:-1],
-    "parallel/collectives/backend": [*OPERATION, "parallel/collectives/flight"],
+    "parallel/collectives/backend": BACKEND[:-1],
     "parallel/collectives/messages": BACKEND,
     "parallel/collectives/shm": BACKEND,
     "parallel/collectives/hosts": [*BACKEND, "parallel/collectives/messages", "parallel/collectives/shm"],

@@ -37,7 +37,51 @@ TEST(BroadcastParameters, NamesTheFirstDifference) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
     EXPECT_STREQ(error->what(),
-                 "broadcast_parameters: rank 0 has b, rank 1 has c, expected the same names on all ranks");
+                 "broadcast_parameters: rank 0 has b Float[2] on cpu, rank 1 has c Float[2] on cpu, expected "
+                 "the same names, dtypes and shapes on all ranks");
+  });
+}
+
+TEST(BroadcastParameters, RefusesOtherShapesAndDtypesOnAllRanks) {
+  Company company(3, Backend::memory);
+  const auto groups = company.groups();
+  const auto kinds = [&](const std::function<at::Tensor(int)>& tensor_of, bool by_name) {
+    on_ranks(groups, [&](const Group& group) {
+      const at::Tensor tensor = tensor_of(group.rank()), before = tensor.clone();
+      const auto kind = test::kind_of([&] {
+        if (!by_name) return broadcast_tensors(group, {tensor}, 1).get();
+        torch::OrderedDict<std::string, at::Tensor> tensors;
+        tensors.insert("a", tensor);
+        broadcast_parameters(group, tensors, 1);
+      });
+      EXPECT_EQ(kind, by_name ? ErrorKind::failed_precondition : ErrorKind::invalid_argument);
+      EXPECT_TRUE(at::equal(tensor, before));
+    });
+  };
+  for (const bool by_name : {false, true}) {
+    kinds([](int rank) { return rank == 0 ? at::ones({2, 3}) : at::full({3, 2}, rank); }, by_name);
+    kinds([](int rank) { return at::full({4}, rank, rank == 2 ? at::kDouble : at::kFloat); }, by_name);
+  }
+  // Another number of dtypes: no rank waits for a collective that another rank does not run.
+  on_ranks(groups, [&](const Group& group) {
+    const at::Tensor first = at::ones({2}), second = at::ones({2}, group.rank() == 1 ? at::kInt : at::kFloat);
+    EXPECT_TRUE(test::kind_of([&] { broadcast_tensors(group, {first, second}, 0).get(); }));
+  });
+}
+
+// Memory formats may differ, for example if only one rank has converted its model.
+TEST(BroadcastParameters, KeepsTheStridesOfEachRank) {
+  Company company(3, Backend::memory);
+  on_ranks(company.groups(), [&](const Group& group) {
+    const at::Tensor values = at::arange(2 * 3 * 4 * 5).to(at::kFloat).view({2, 3, 4, 5});
+    torch::OrderedDict<std::string, at::Tensor> tensors;
+    const auto format = group.rank() == 0 ? at::MemoryFormat::Contiguous : at::MemoryFormat::ChannelsLast;
+    tensors.insert("image", (values * (group.rank() == 1)).contiguous(format));
+    tensors.insert("gaps", (values.view({30, 4}) * (group.rank() == 1)).t().slice(1, 0, 30, 2));
+    broadcast_parameters(group, tensors, 1);
+    EXPECT_TRUE(at::equal(tensors["image"], values));
+    EXPECT_TRUE(tensors["image"].is_contiguous(format));
+    EXPECT_TRUE(at::equal(tensors["gaps"], values.view({30, 4}).t().slice(1, 0, 30, 2)));
   });
 }
 

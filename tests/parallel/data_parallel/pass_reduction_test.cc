@@ -1,7 +1,9 @@
 // Data parallel training in distributed autograd: replicas whose gradients a dist_autograd::Pass computes.
 #include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_autograd/pass.h>
+#include <weft/parallel/collectives/functional.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
+#include <weft/parallel/data_parallel/sync_batch_norm.h>
 #include <weft/rref/rref.h>
 
 #include "tests/parallel/data_parallel/ranks.h"
@@ -135,6 +137,29 @@ TEST_F(InAPassOfFour, RemoteLayersHaveTheGradientsOfTheirPass) {
     pass.backward(ddp.forward(pass, shared.call<&Shared::forward>(pass, x).get()).sum()).get();
     expect_close(gradients_of(pass, *last), gradients_of(*last));
     expect_close({shared.call<&Shared::gradient>(pass.id()).get()}, {own.grad()});
+  });
+}
+
+// A node of rank 0 waits on the only handler thread of its agent, which the backward of rank 1 needs.
+TEST_F(InAPass, RecordedCollectivesWaitOnHandlerThreads) {
+  company.agent(0).allow_create<Shared>();
+  const auto norm_groups = company.groups({.name = "norms"});
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    const at::Tensor x = Batch::of_step(0, ranks).part(group.rank(), ranks).data, w = at::ones({5, 4}, x.options());
+    torch::nn::Sequential net(
+        torch::nn::Linear(5, 5),
+        SyncBatchNorm(torch::nn::BatchNormOptions(5), norm_groups[static_cast<std::size_t>(group.rank())]));
+    net->to(at::kDouble);
+    const auto forward = [&] { return collectives::functional::all_reduce(group, net->forward(x)); };
+    const at::Tensor own = w.clone().set_requires_grad(true);
+    const at::Tensor local = forward();
+    (group.rank() == 0 ? local : torch::tanh(local.mm(own))).sum().backward();
+    Pass pass{agent};
+    at::Tensor output = forward();
+    if (group.rank() == 1)
+      output = rref::create<Shared>(agent.peer("worker0"), w).call<&Shared::forward>(pass, output).get();
+    pass.backward(output.sum()).get();
+    expect_close(gradients_of(pass, *net), gradients_of(*net));
   });
 }
 

@@ -103,6 +103,22 @@ TEST_F(SyncedNorm, RefusesAnotherNumberOfChannels) {
   });
 }
 
+// As LibTorch's BatchNorm does for an empty batch.
+TEST_F(SyncedNorm, WithoutASampleOnAnyRankItKeepsItsStatistics) {
+  for (const std::optional<double> momentum : {std::optional(0.1), std::optional<double>()}) {
+    torch::nn::BatchNorm1d alone(options_of(momentum));
+    (void)alone(at::empty({0, 2}));
+    on_ranks(groups, [&](const Group& group) {
+      SyncBatchNorm norm(options_of(momentum), group);
+      const at::Tensor input = at::empty({0, 2}).set_requires_grad(true);
+      norm(input).sum().backward();
+      expect_close({norm->running_mean, norm->running_var, norm->num_batches_tracked},
+                   {alone->running_mean, alone->running_var, alone->num_batches_tracked}, 0);
+      expect_close({norm->weight.grad(), norm->bias.grad()}, {at::zeros({2}), at::zeros({2})}, 0);
+    });
+  }
+}
+
 struct Inner : torch::nn::Module {
   Inner() {
     layers->push_back(torch::nn::BatchNorm1d(2));

@@ -2,6 +2,7 @@
 
 #include "tools/weft/command.h"
 #include "tools/weft/duration.h"
+#include "tools/weft/flight_report.h"
 #include "tools/weft/json_text.h"
 #include "tools/weft/wait_graph.h"
 
@@ -19,15 +20,17 @@ Exit run(Options& options) {
   const std::chrono::duration<double> older = parse_duration(options.older);
   Client& client = options.connect();
   // Agents are queried concurrently, so that fewer calls change in the meantime.
+  std::vector<rpc::Peer> peers{client.peer()};
+  for (const std::string& address : options.others) peers.push_back(client.peer_at(address));
   std::vector<rpc::Future<rpc::CallsInFlight>> asked;
-  asked.push_back(rpc::calls_in_flight(client.peer()));
-  for (const std::string& address : options.others)
-    asked.push_back(rpc::calls_in_flight(client.peer_at(address)));
+  for (const rpc::Peer& peer : peers) asked.push_back(rpc::calls_in_flight(peer));
   std::vector<rpc::CallsInFlight> agents;
+  std::vector<rpc::Peer> answering;
   std::exception_ptr silent;
-  for (auto& answer : asked) {
+  for (std::size_t i = 0; i < asked.size(); ++i) {
     try {
-      agents.push_back(answer.get());
+      agents.push_back(asked[i].get());
+      answering.push_back(peers[i]);
     } catch (const rpc::Error& error) {
       // The agent that does not answer may be the one for which the others wait.
       std::fprintf(stderr, "weft: %s\n", printable(error.what()).c_str());
@@ -35,11 +38,23 @@ Exit run(Options& options) {
     }
   }
   if (agents.empty()) std::rethrow_exception(silent);
+  // Asked later, so that these calls are not in the answers.
+  std::vector<rpc::Future<rpc::DynamicReply>> asked_groups;
+  for (const rpc::Peer& peer : answering) asked_groups.push_back(ask_flight(peer, 0));
+  std::vector<collectives::FlightDump> dumps;
+  for (auto& answer : asked_groups) {
+    auto of_agent = rpc::capture([&] { return dumps_of(answer.get()); });  // an agent may have no groups
+    if (of_agent.ok()) dumps.insert(dumps.end(), of_agent.value().begin(), of_agent.value().end());
+  }
   const WaitGraph graph = wait_graph(agents, older.count());
+  const std::vector<OpenOperation> operations = open_operations(dumps, older.count());
   if (options.json) {
-    std::puts(on_one_line(json_of(graph)).c_str());
-  } else if (!graph.calls.empty()) {
+    PrintedJson json = json_of(graph);
+    add_field(json, "collectives", json_of(operations));
+    std::puts(on_one_line(json).c_str());
+  } else if (!graph.calls.empty() || !operations.empty()) {
     std::fputs(text_of(graph).c_str(), stdout);
+    std::fputs(printable(text_of(operations)).c_str(), stdout);
   } else {
     std::printf("no call has been in flight for %s\n", text_of(parse_duration(options.older)).c_str());
   }
@@ -54,8 +69,8 @@ Command add_hang(CLI::App& program) {
   using namespace hang_command;
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand("hang",
-                                         "Shows the calls in flight on agents, the calls for which each "
-                                         "waits, and cycles; exit status 1: a cycle");
+                                         "Shows the calls and collectives in flight on agents, what each "
+                                         "waits for, and cycles; exit status 1: a cycle");
   options->add_to(*app);
   app->add_option("OTHERS", options->others, "Further addresses: all agents that take part in the calls");
   app->add_option("--older", options->older, "Leave out calls that have been in flight for a shorter time")

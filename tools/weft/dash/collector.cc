@@ -8,26 +8,13 @@
 #include <algorithm>
 
 #include "tools/weft/errors.h"
+#include "tools/weft/flight_report.h"
 
 namespace weft::tool {
 namespace {
 
-constexpr std::string_view flight_method = "weft.collectives.flight", references_method = "weft.rref.list",
-                           store_method = "weft.store.list";
+constexpr std::string_view references_method = "weft.rref.list", store_method = "weft.store.list";
 constexpr std::uint64_t max_references = 50, max_operations = 8;
-
-rpc::Future<rpc::DynamicReply> ask_flight(const rpc::Peer& peer) {
-  return rpc::call_by_name(peer, flight_method, 1, [](rpc::OutgoingMessage& message) {
-    rpc::Codec<std::uint64_t>::encode(message.argument(0), max_operations);
-  });
-}
-
-std::vector<collectives::FlightDump> dumps_of(const rpc::DynamicReply& reply) {
-  std::vector<collectives::FlightDump> dumps;
-  for (const auto& text : rpc::Codec<std::vector<std::string>>::decode(reply.result()))
-    dumps.push_back(collectives::flight_dump_of(text));
-  return dumps;
-}
 
 // The first address of a member that this process can call; empty: none.
 std::string address_of(const rpc::MemberRecord& member) {
@@ -147,7 +134,7 @@ std::vector<AgentSample> Collector::ask(const std::vector<std::string>& addresse
     const rpc::Peer peer = client_.peer_at(address);
     Asked questions{peer, rpc::stats(peer), rpc::calls_in_flight(peer), {}, {}, serves(rpc::spans_method)};
     if (serves(references_method)) questions.references = rref::list(peer, max_references);
-    if (serves(flight_method)) questions.flight = ask_flight(peer);
+    if (serves(flight_method)) questions.flight = ask_flight(peer, max_operations);
     asked.emplace(address, std::move(questions));
   }
 
