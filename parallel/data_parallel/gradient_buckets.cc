@@ -110,6 +110,19 @@ void GradientBuckets::move_in(std::size_t parameter, at::Tensor& gradient) const
   streams_[bucket_of_[parameter]]->note_writer();
 }
 
+void GradientBuckets::leave_kept() {
+  const at::NoGradGuard no_grad;
+  for (GradientBucket& bucket : buckets_)
+    for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
+      at::Tensor& view = views_[bucket.indices[i]];
+      if (view.use_count() <= 2 || bucket.parameters[i].grad().is_same(view))
+        continue;  // 2: `views_` and `bucket`
+      const at::Tensor kept = view;
+      view = bucket.gradients[i] = kept.detach();
+      kept.set_data(kept.clone());
+    }
+}
+
 void GradientBuckets::end_writes(std::size_t bucket) const {
   streams_[bucket]->note_writer();
   streams_[bucket]->follow_writers();

@@ -50,6 +50,9 @@ class WEFT_EXPORT GradientBuckets {
   // Copies a computed dense gradient into the bucket, and replaces it by the view; an undefined gradient
   // becomes a view of zeros. failed_precondition: the gradient is sparse, or autograd has recorded it.
   void move_in(std::size_t parameter, at::Tensor& gradient) const;
+  // Call it before an iteration writes to the buckets: a gradient that the program still has, although it has
+  // reset that of the parameter, gets memory of its own.
+  void leave_kept();
   // Call it after the last write to a bucket, or after its sparse gradient was computed, on the same thread.
   // The next step then starts when the device has completed these writes.
   void end_writes(std::size_t bucket) const;

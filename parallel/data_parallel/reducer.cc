@@ -271,6 +271,7 @@ void Reducer::start_iteration() {
   began_at_ = std::chrono::steady_clock::now();
   const bool counted = options_.static_graph && counted_ && !shadows_;
   at_the_end_ = overlap_ == Overlap::after || (options_.static_graph && !counted);
+  buckets_.leave_kept();
   for (Parameter& parameter : parameters_) {
     parameter.hits = 0;
     parameter.ready = parameter.received = false;
