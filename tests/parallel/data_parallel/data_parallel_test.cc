@@ -125,19 +125,20 @@ TEST(DataParallel, SubmodulesMayHaveOtherModesThanTheModule) {
   Layers::normalizes = false;
 }
 
+struct Sees : torch::nn::Cloneable<Sees> {
+  Sees() { reset(); }
+  void reset() override { w = register_parameter("w", at::ones({1, 2}, at::kDouble)); }
+  at::Tensor forward(const at::Tensor& x) {
+    std::lock_guard lock(mutex);
+    seen.push_back(w);
+    return x * w;
+  }
+  at::Tensor w;
+  static inline std::mutex mutex;  // guards seen
+  static inline std::vector<at::Tensor> seen;
+};
+
 TEST(DataParallel, CopiesOfFrozenParametersGetNoGradients) {
-  struct Sees : torch::nn::Cloneable<Sees> {
-    Sees() { reset(); }
-    void reset() override { w = register_parameter("w", at::ones({1, 2}, at::kDouble)); }
-    at::Tensor forward(const at::Tensor& x) {
-      std::lock_guard lock(mutex);
-      seen.push_back(w);
-      return x * w;
-    }
-    at::Tensor w;
-    static inline std::mutex mutex;  // guards seen
-    static inline std::vector<at::Tensor> seen;
-  };
   auto module = std::make_shared<Sees>();
   DataParallel model{module, threads(2)};
   const at::Tensor x = at::ones({4, 2}, at::kDouble).requires_grad_();
