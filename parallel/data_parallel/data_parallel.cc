@@ -54,7 +54,10 @@ void Clones::update(std::size_t parts) {
   std::vector<std::vector<at::Tensor>> copies;
   for (std::size_t i = 1; i < parts; ++i) {
     torch::nn::Module& clone = *modules_[i];
-    clone.train(own.is_training());
+    const auto of_own = own.modules(), of_clone = clone.modules();  // parents before their children
+    for (std::size_t k = 0; k < of_own.size(); ++k)
+      if (of_clone[k]->is_training() != of_own[k]->is_training())
+        of_clone[k]->train(of_own[k]->is_training());
     copies.push_back(clone.parameters());
     const auto taken = clone.buffers();
     const at::NoGradGuard no_grad;
@@ -67,7 +70,10 @@ void Clones::update(std::size_t parts) {
   }
   if (!c10::GradMode::is_enabled()) return;
   for (std::size_t k = 0; k < parameters.size(); ++k) {
-    if (!parameters[k].requires_grad()) continue;
+    if (!parameters[k].requires_grad()) {
+      for (auto& copy : copies) copy[k].detach_();
+      continue;
+    }
     const auto add = dist_autograd::make_node<AddCopies>(parameters[k].device());
     add->set_next_edges({torch::autograd::impl::gradient_edge(parameters[k])});
     for (auto& copy : copies) torch::autograd::set_history(copy[k], add);

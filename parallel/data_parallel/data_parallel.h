@@ -8,8 +8,8 @@
 // outputs on the first device. Backward adds the gradients of all parts to those of the module's parameters.
 // The module itself runs the first part, and the other parts run on clones. Therefore only the first part
 // updates the module's buffers, such as the running statistics of a batch norm. Before each forward, the
-// clones get the module's parameters and buffers; clones on the module's own device share the memory of its
-// parameters.
+// clones get the module's parameters and buffers, and the mode of each of its submodules; clones on the
+// module's own device share the memory of its parameters. Frozen parameters are frozen in the clones, too.
 //
 // The backward of all parts on one device runs on one thread, because LibTorch's engine has one thread for
 // each device. To use all cores, or several hosts, train with DistributedDataParallel, one process for each
@@ -42,8 +42,8 @@ class WEFT_EXPORT Clones {
   }  // the given module first
   const std::vector<at::Device>& devices() const { return devices_; }
 
-  // Copies the module's parameters and buffers to the clones of the first `parts` parts. Call it before each
-  // forward.
+  // Copies the module's parameters, buffers and modes to the clones of the first `parts` parts. Call it
+  // before each forward.
   void update(std::size_t parts);
   // The parts of an input, at most one for each device, on their devices.
   std::vector<at::Tensor> scatter(const at::Tensor& input) const;

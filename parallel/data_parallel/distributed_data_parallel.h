@@ -16,7 +16,8 @@
 // tuple, container, optional or struct (WEFT_CODEC) of tensors. The gradients are averaged in a backward that
 // reaches an output. backward() throws the errors of the group. forward() throws the errors of the broadcast
 // of buffers. create_graph is not supported. Not thread-safe, except that calls of forward(pass, ...) may run
-// at the same time. The algorithm is that of PyTorch's class of the same name (Li et al., 2020).
+// at the same time outside of a join. The algorithm is that of PyTorch's class of the same name (Li et al.,
+// 2020).
 //
 // In a dist_autograd::Pass, gradients are averaged in the pass:
 //
@@ -35,6 +36,10 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+
+namespace torch::nn {
+class SequentialImpl;
+}
 
 namespace weft::data_parallel {
 
@@ -134,12 +139,14 @@ class DistributedDataParallel : public Replica {
     return output;
   }
   // Runs the module in a pass, whose backward then averages the pass's gradients of this module (attach()).
-  // If the module's forward has a Pass parameter, it gets the pass.
+  // If the module's forward has a Pass parameter, it gets the pass. That of a torch::nn::Sequential, which
+  // accepts any argument, does not.
   template <class GivenPass, class... Arguments>
     requires std::is_same_v<std::remove_cvref_t<GivenPass>, dist_autograd::Pass>
   auto forward(GivenPass&& pass, Arguments&&... arguments) {
-    attach(pass);
-    if constexpr (requires { module_->forward(pass, std::forward<Arguments>(arguments)...); }) {
+    attach_now(pass);
+    if constexpr (!std::is_base_of_v<torch::nn::SequentialImpl, Module> &&
+                  requires { module_->forward(pass, std::forward<Arguments>(arguments)...); }) {
       return module_->forward(pass, std::forward<Arguments>(arguments)...);
     } else {
       return module_->forward(std::forward<Arguments>(arguments)...);

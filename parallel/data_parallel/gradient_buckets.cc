@@ -4,6 +4,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+#include <sstream>
 #include <unordered_map>
 #include <utility>
 
@@ -24,6 +26,13 @@ at::Tensor view_for(const at::Tensor& parameter, const at::Tensor& part) {
              : part.view(parameter.sizes());
 }
 
+// FNV-1a
+std::uint64_t hash_of(const std::string& text) {
+  std::uint64_t hash = 14695981039346656037ULL;
+  for (const char each : text) hash = (hash ^ static_cast<unsigned char>(each)) * 1099511628211ULL;
+  return hash;
+}
+
 }  // namespace
 
 bool is_alias(const at::Tensor& gradient, const at::Tensor& view) {
@@ -41,7 +50,7 @@ GradientBuckets::GradientBuckets(const collectives::Group& group,
                                  const std::vector<NamedParameter>& parameters, BucketPlan plan)
     : plan_(std::move(plan)),
       parameters_(parameters),
-      bucket_of_(parameters.size()),
+      bucket_of_(parameters.size(), none),
       views_(parameters.size()),
       buckets_(plan_.size()),
       gathers_(plan_.size()) {
@@ -49,6 +58,7 @@ GradientBuckets::GradientBuckets(const collectives::Group& group,
   for (const NamedParameter& parameter : parameters_)
     options_.push_back(parameter.tensor.options().requires_grad(false));
   std::unordered_map<c10::Device, std::shared_ptr<CommunicationStream>> streams;
+  std::ostringstream description;
   for (std::size_t index = 0; index < plan_.size(); ++index) {
     GradientBucket& bucket = buckets_[index];
     bucket.index = index;
@@ -56,8 +66,12 @@ GradientBuckets::GradientBuckets(const collectives::Group& group,
     std::size_t bytes = 0;
     for (const std::size_t parameter : plan_[index]) {
       bucket_of_[parameter] = index;
-      bytes += padded(parameters_[parameter].tensor.nbytes());
+      const at::Tensor& tensor = parameters_[parameter].tensor;
+      bytes += padded(tensor.nbytes());
+      description << parameter << ' ' << tensor.scalar_type() << ' ' << tensor.device().type()
+                  << tensor.sizes();
     }
+    description << '\n';
     const auto& [name, first, sparse] = parameters_[plan_[index].front()];
     auto& stream = streams[first.device()];
     if (stream == nullptr) stream = std::make_shared<CommunicationStream>(first.device());
@@ -72,13 +86,45 @@ GradientBuckets::GradientBuckets(const collectives::Group& group,
       const at::Tensor& tensor = parameters_[parameter].tensor;
       views_[parameter] =
           view_for(tensor, bucket.buffer.narrow(0, static_cast<std::int64_t>(begin / item), tensor.numel()));
+      description << views_[parameter].strides();
       bucket.gradients.push_back(views_[parameter]);
       bucket.parameters.push_back(tensor);
       bucket.indices.push_back(parameter);
       begin += padded(tensor.nbytes());
     }
   }
+  digest_ = hash_of(description.str());
   synchronize();  // the first writers may be other streams
+}
+
+bool GradientBuckets::has_type(std::size_t parameter) const {
+  const at::Tensor& tensor = parameters_[parameter].tensor;
+  return tensor.scalar_type() == options_[parameter].dtype().toScalarType() &&
+         tensor.device() == options_[parameter].device();
+}
+
+bool GradientBuckets::has_layout(std::size_t parameter) const {
+  const auto& [name, tensor, sparse] = parameters_[parameter];
+  if (sparse) return true;
+  const at::Tensor& view = views_[parameter];
+  return view.sizes() == tensor.sizes() &&
+         (tensor.is_non_overlapping_and_dense() ? view.strides() == tensor.strides() : view.is_contiguous());
+}
+
+rpc::Error GradientBuckets::difference(const collectives::Group& group) const {
+  const auto planned =
+      std::count_if(bucket_of_.begin(), bucket_of_.end(), [](std::size_t bucket) { return bucket != none; });
+  return {
+      rpc::ErrorKind::failed_precondition,
+      "DistributedDataParallel: the ranks reduce different parameters, or parameters of different layouts "
+      "(rank " +
+          std::to_string(group.rank()) + ": " + std::to_string(planned) + " of " +
+          std::to_string(bucket_of_.size()) +
+          "): freeze, unfreeze and convert the same parameters on all ranks, before the same forward"};
+}
+
+void GradientBuckets::begin(const std::vector<int>& excluded) {
+  for (GradientBucket& bucket : buckets_) bucket.excluded = excluded;
 }
 
 std::string GradientBuckets::names(std::size_t bucket) const {
@@ -153,6 +199,9 @@ std::optional<rpc::Future<void>> GradientBuckets::run_on_stream(const collective
                            " is dense, expected a sparse one: use an Embedding without the option `sparse`");
     return gathers_[bucket].emplace(group, parameter.tensor.sizes(), options_[index], sparse).run(0);
   }
+  if (step == 0)
+    content.factor = static_cast<double>(group.size()) /
+                     static_cast<double>(group.size() - static_cast<int>(content.excluded.size()));
   if (hook != nullptr) return hook->run(group, content, step);
   if (step > 0) return std::nullopt;
   return all_reduce_average(group, content.buffer);
@@ -164,9 +213,10 @@ at::Tensor GradientBuckets::take_sparse_sum(std::size_t bucket) {
   return gathers_[bucket]->sum();
 }
 
-void GradientBuckets::scale(std::size_t bucket, double factor) {
+void GradientBuckets::scale(std::size_t bucket) {
   const at::NoGradGuard no_grad;
-  if (factor != 1) buckets_[bucket].buffer.mul_(factor);
+  const GradientBucket& content = buckets_[bucket];
+  if (content.factor != 1) content.buffer.mul_(content.factor);
 }
 
 }  // namespace weft::data_parallel

@@ -20,7 +20,7 @@ namespace weft::data_parallel {
 // A parameter, with its name in the module.
 struct NamedParameter {
   std::string name;
-  at::Tensor tensor;    // requires grad
+  at::Tensor tensor;
   bool sparse = false;  // its gradients are sparse tensors
 };
 
@@ -30,13 +30,14 @@ std::vector<std::string> names_of(const std::vector<NamedParameter>& parameters)
 class WEFT_EXPORT GradientBuckets {
  public:
   GradientBuckets() = default;
-  // Allocates the buckets, filled with zeros.
+  // Allocates the buckets, filled with zeros. The plan may leave out parameters.
   GradientBuckets(const collectives::Group& group, const std::vector<NamedParameter>& parameters,
                   BucketPlan plan);
 
   // The plan: buckets, each with the indices of its parameters.
   const BucketPlan& plan() const { return plan_; }
   std::size_t size() const { return plan_.size(); }
+  bool has(std::size_t parameter) const { return bucket_of_[parameter] != none; }  // in the plan
   std::size_t bucket_of(std::size_t parameter) const { return bucket_of_[parameter]; }
   const std::vector<std::size_t>& parameters(std::size_t bucket) const { return plan_[bucket]; }
   std::string names(std::size_t bucket) const;      // of its parameters
@@ -46,7 +47,18 @@ class WEFT_EXPORT GradientBuckets {
   }
   // The place of the parameter's gradient in its bucket. Undefined for a parameter with sparse gradients.
   const at::Tensor& view(std::size_t parameter) const { return views_[parameter]; }
+  // Whether a parameter of the plan still has the type, on the same device, or the shape and strides for
+  // which its place was made.
+  bool has_type(std::size_t parameter) const;
+  bool has_layout(std::size_t parameter) const;
+  const at::TensorOptions& options(std::size_t parameter) const { return options_[parameter]; }
+  // Equal on two ranks if the ranks have the same plan, with parameters of the same types and layouts.
+  std::uint64_t digest() const { return digest_; }
+  // The error if the digests of the ranks differ.
+  rpc::Error difference(const collectives::Group& group) const;
 
+  // Starts an iteration. excluded: GradientBucket::excluded.
+  void begin(const std::vector<int>& excluded);
   // Copies a computed dense gradient into the bucket, and replaces it by the view; an undefined gradient
   // becomes a view of zeros. failed_precondition: the gradient is sparse, or autograd has recorded it.
   void move_in(std::size_t parameter, at::Tensor& gradient) const;
@@ -67,22 +79,24 @@ class WEFT_EXPORT GradientBuckets {
                                        std::size_t bucket, int step, const at::Tensor& sparse = {});
   // Returns the sum over the ranks, after the last step of a sparse bucket. Call it once.
   at::Tensor take_sparse_sum(std::size_t bucket);
-  // Multiplies the averages of a bucket, after the last step.
-  void scale(std::size_t bucket, double factor);
+  // Multiplies the result of a bucket by its factor, after the last step.
+  void scale(std::size_t bucket);
 
  private:
+  static constexpr std::size_t none = static_cast<std::size_t>(-1);
   std::optional<rpc::Future<void>> run_on_stream(const collectives::Group& group, CommunicationHook* hook,
                                                  std::size_t bucket, int step, const at::Tensor& sparse);
 
   BucketPlan plan_;
   std::vector<NamedParameter> parameters_;
   std::vector<at::TensorOptions> options_;  // of the gradients, by parameter
-  std::vector<std::size_t> bucket_of_;      // by parameter
+  std::vector<std::size_t> bucket_of_;      // by parameter; none: not in the plan
   std::vector<at::Tensor> views_;           // by parameter
   std::vector<GradientBucket> buckets_;
   // By bucket; the buckets on one device share a stream.
   std::vector<std::shared_ptr<CommunicationStream>> streams_;
   std::vector<std::optional<SparseGather>> gathers_;  // by bucket
+  std::uint64_t digest_ = 0;
 };
 
 // Whether the gradient uses the memory of this view of a bucket.

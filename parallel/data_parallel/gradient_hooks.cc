@@ -12,10 +12,11 @@ namespace weft::data_parallel {
 namespace {
 
 using torch::autograd::variable_list;
-using Node = torch::autograd::Node;
+
+}  // namespace
 
 // A partial backward does not execute all nodes.
-bool is_executed(Node* node) {
+bool is_executed(torch::autograd::Node* node) {
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
   if (nodes != nullptr && !nodes->contains(node)) return false;
   if (!is_partial_backward()) return true;
@@ -23,8 +24,6 @@ bool is_executed(Node* node) {
   const auto info = some->find(node);
   return info != some->end() && info->second.needed_;
 }
-
-}  // namespace
 
 bool in_backward() { return torch::autograd::get_current_graph_task_id() >= 0; }
 
@@ -34,11 +33,33 @@ bool is_partial_backward() {
 }
 
 GradientHooks::GradientHooks(std::vector<NamedParameter> parameters, const LowPrecision* low_precision,
-                             const Accumulated& accumulated)
-    : parameters_(std::move(parameters)), sources_(parameters_.size()) {
+                             Accumulated accumulated)
+    : parameters_(std::move(parameters)),
+      low_precision_(low_precision),
+      accumulated_(std::move(accumulated)),
+      sources_(parameters_.size()) {
+  refresh();
+}
+
+GradientHooks::~GradientHooks() {
+  for (auto& sources : sources_) remove(sources);
+}
+
+void GradientHooks::remove(std::vector<Source>& sources) {
+  for (const auto& [accumulator, hook] : sources) accumulator->del_post_hook(hook);
+  sources.clear();
+}
+
+void GradientHooks::refresh() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& tensor = parameters_[i].tensor;
+    if (!tensor.requires_grad()) continue;
+    auto own = torch::autograd::impl::grad_accumulator(tensor);
+    if (!sources_[i].empty() && sources_[i].front().accumulator == own) continue;
+    remove(sources_[i]);
     const auto add = [&](LowPrecision::Accumulator accumulator) {
-      auto ran = [accumulated, i](const variable_list& outputs, const variable_list& gradients) {
+      auto ran = [accumulated = accumulated_, i](const variable_list& outputs,
+                                                 const variable_list& gradients) {
         accumulated(i, gradients.at(0).defined());
         return outputs;
       };
@@ -46,28 +67,9 @@ GradientHooks::GradientHooks(std::vector<NamedParameter> parameters, const LowPr
           std::make_unique<torch::autograd::utils::LambdaPostHook>(std::move(ran)));
       sources_[i].push_back({std::move(accumulator), hook});
     };
-    add(torch::autograd::impl::grad_accumulator(parameters_[i].tensor));
-    if (low_precision == nullptr) continue;
-    if (auto of_copy = low_precision->accumulator(parameters_[i].tensor)) add(std::move(of_copy));
-  }
-}
-
-GradientHooks::~GradientHooks() {
-  for (const auto& sources : sources_)
-    for (const auto& [accumulator, hook] : sources) accumulator->del_post_hook(hook);
-}
-
-void GradientHooks::check_unchanged() const {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const auto& [name, tensor, sparse] = parameters_[i];
-    const auto& accumulator = sources_[i].front().accumulator;
-    if (torch::autograd::impl::try_get_grad_accumulator(tensor) == accumulator) continue;
-    const auto& before = accumulator->input_metadata(0);
-    throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     c10::str("DistributedDataParallel: parameter ", name,
-                              " has changed its dtype or device to ", tensor.scalar_type(), " on ",
-                              tensor.device(), ", expected ", c10::typeMetaToScalarType(before.dtype()),
-                              " on ", before.device(), ": move the module before it is wrapped"));
+    add(std::move(own));
+    if (low_precision_ == nullptr) continue;
+    if (auto of_copy = low_precision_->accumulator(tensor)) add(std::move(of_copy));
   }
 }
 

@@ -57,11 +57,13 @@ void IterationReport::add(const collectives::Group& group, const IterationStats&
     const double delay = std::chrono::duration<double, std::milli>(late->delay).count();
     char text[32];
     std::snprintf(text, sizeof text, "%.3f", delay);
-    agent->log().write(rpc::LogLevel::warning,
-                       "DistributedDataParallel: the gradient of " + names_[late->parameter] +
-                           " has delayed bucket " + std::to_string(late->bucket) + " in " +
-                           std::to_string(LateGradients::iterations) + " iterations in a row, by " + text +
-                           " ms in the last one: put it into a separate bucket (Options::bucket_bytes)");
+    agent->log().write(
+        rpc::LogLevel::warning,
+        "DistributedDataParallel: the gradient of " + names_[late->parameter] + " has delayed bucket " +
+            std::to_string(late->bucket) + " in " + std::to_string(LateGradients::iterations) +
+            " iterations in a row, by " + text +
+            " ms in the last one: reduce Options::bucket_bytes, so that the other gradients of the bucket "
+            "do not wait for it");
   }
 }
 

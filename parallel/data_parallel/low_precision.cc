@@ -34,10 +34,17 @@ LowPrecision::LowPrecision(std::vector<at::Tensor> parameters, at::ScalarType dt
   for (at::Tensor& tensor : parameters)
     if (tensor.is_floating_point() && tensor.scalar_type() != dtype)
       parameters_.push_back({.tensor = std::move(tensor)});
+  add_accumulators();
+}
+
+void LowPrecision::add_accumulators() {
+  const auto lacks = [](const Parameter& each) {
+    return each.tensor.requires_grad() && each.accumulator == nullptr;
+  };
+  if (std::none_of(parameters_.begin(), parameters_.end(), lacks)) return;
   enter(true);
   for (Parameter& parameter : parameters_)
-    if (parameter.tensor.requires_grad())
-      parameter.accumulator = variables::grad_accumulator(parameter.tensor);
+    if (lacks(parameter)) parameter.accumulator = variables::grad_accumulator(parameter.tensor);
   leave();
 }
 

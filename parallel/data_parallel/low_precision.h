@@ -41,6 +41,9 @@ class WEFT_EXPORT LowPrecision : public std::enable_shared_from_this<LowPrecisio
   at::ScalarType dtype() const { return dtype_; }  // the type of the copies
   // The accumulator for the copy of a parameter. Null: the parameter has no copy, or needs no gradient.
   Accumulator accumulator(const at::Tensor& parameter) const;
+  // Creates the accumulators for the copies of parameters that have begun to require grad. Call it while the
+  // parameters have their own data.
+  void add_accumulators();
 
   // While this object exists, the parameters have the data of new copies. If `of` is null, this object has no
   // effect.

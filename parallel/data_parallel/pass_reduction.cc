@@ -17,18 +17,31 @@ PassReduction::PassReduction(Setup setup)
     : setup_(std::move(setup)),
       buckets_(setup_.group, setup_.parameters, setup_.plan),
       parameters_(setup_.parameters.size()),
-      reached_(setup_.parameters.size()) {}
+      reached_(setup_.parameters.size(), buckets_.digest()) {
+  buckets_.begin(setup_.excluded);
+}
 
 void PassReduction::attach(const std::shared_ptr<dist_autograd::PassState>& pass) {
   pass_ = pass;
   const auto self = shared_from_this();
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!buckets_.has(i) || !setup_.parameters[i].tensor.requires_grad()) continue;
+    parameters_[i].awaited = true;
     pass->hooks().on_gradient(setup_.parameters[i].tensor,
                               [self, i](at::Tensor& gradient) { self->on_gradient(i, gradient); });
+  }
   pass->hooks().on_finalize([self](const std::vector<at::Tensor>&) {
     if (const auto pass = self->pass_.lock()) pass->complete_after(self->finalize());
   });
   pass->on_end([self] { self->pass_ended(); });
+}
+
+const std::string* PassReduction::unfrozen() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (const auto& [name, tensor, sparse] = setup_.parameters[i];
+        tensor.requires_grad() && !parameters_[i].awaited)
+      return &name;
+  return nullptr;
 }
 
 rpc::Future<void> PassReduction::shadow() { return finalize(); }
@@ -46,7 +59,8 @@ void PassReduction::begin() {
   hook_began_ = false;
   error_ = nullptr;
   states_ = std::vector<Bucket>(buckets_.size());
-  for (std::size_t i = 0; i < states_.size(); ++i) states_[i].missing = buckets_.parameters(i).size();
+  for (std::size_t i = 0; i < states_.size(); ++i)
+    for (const std::size_t index : buckets_.parameters(i)) states_[i].missing += parameters_[index].awaited;
   for (Parameter& parameter : parameters_) parameter.reached = false;
 }
 
@@ -143,7 +157,7 @@ rpc::Future<void> PassReduction::finalize() {
     begin();
     done_ = std::move(done);
     ++open_;
-    reached_ = ReachedParameters(parameters_.size());
+    reached_ = ReachedParameters(parameters_.size(), buckets_.digest());
     for (std::size_t i = 0; i < parameters_.size(); ++i) reached_.set(i, parameters_[i].reached);
   }
   setup_.group
@@ -158,7 +172,15 @@ rpc::Future<void> PassReduction::finalize() {
 void PassReduction::reached_is_known(rpc::Result<void> result) {
   const at::NoGradGuard no_grad;
   std::vector<std::size_t> rest;
-  if (result.ok()) {
+  if (result.ok() && !reached_.agreed()) {
+    const rpc::Error error = buckets_.difference(setup_.group);
+    result = std::make_exception_ptr(error);
+    {
+      rpc::MutexLock lock(mutex_);
+      error_ = result.error();  // tells more than the error of a bucket
+    }
+    setup_.group.abort(error.what());  // some ranks wait for buckets that others do not have
+  } else if (result.ok()) {
     rpc::MutexLock lock(mutex_);
     for (std::size_t i = 0; i < states_.size(); ++i) {
       const auto& parameters = buckets_.parameters(i);
@@ -200,18 +222,18 @@ void PassReduction::ended(rpc::Result<void> result) {
 
 void PassReduction::publish(dist_autograd::PassState& pass) {
   const at::NoGradGuard no_grad;
-  const double factor = static_cast<double>(setup_.group.size()) / setup_.active_ranks;
   for (std::size_t bucket = 0; bucket < states_.size(); ++bucket) {
     if (!states_[bucket].launched) continue;
     buckets_.begin_reads(bucket);
     const std::size_t first = buckets_.parameters(bucket).front();
     if (setup_.parameters[first].sparse) {
       at::Tensor& own = parameters_[first].sparse;
-      const at::Tensor sum = buckets_.take_sparse_sum(bucket).div_(setup_.active_ranks);
+      const at::Tensor sum = buckets_.take_sparse_sum(bucket).div_(
+          setup_.group.size() - static_cast<std::int64_t>(setup_.excluded.size()));
       own.defined() ? (void)own.copy_(sum) : pass.accumulate(setup_.parameters[first].tensor, sum, 0);
       continue;
     }
-    buckets_.scale(bucket, factor);
+    buckets_.scale(bucket);
     for (const std::size_t index : buckets_.parameters(bucket)) {
       Parameter& parameter = parameters_[index];
       if (!reached_.anywhere(index)) {

@@ -31,19 +31,22 @@ class WEFT_EXPORT PassReduction : public std::enable_shared_from_this<PassReduct
     std::vector<NamedParameter> parameters;
     BucketPlan plan;
     std::shared_ptr<CommunicationHook> hook;  // null: all-reduce
-    int active_ranks = 1;                     // the number of ranks whose gradients are averaged
+    std::vector<int> excluded;                // the ranks that do not count in the mean
     std::string name;                         // the name of the pass among the passes of this group
   };
   explicit PassReduction(Setup setup);
 
-  // Call it once, before the backward.
+  // Call it once, before the backward. Parameters that do not require grad get no gradient of this rank.
   void attach(const std::shared_ptr<dist_autograd::PassState>& pass);
   const std::string& name() const { return setup_.name; }
+  // The name of a parameter that has begun to require grad since attach(); nullptr: there is none.
+  const std::string* unfrozen() const;
   // Takes part, with zeros, in the reduction of a pass that reaches only other ranks.
   rpc::Future<void> shadow();
 
  private:
   struct Parameter {
+    bool awaited = false;    // attach() has set its hook
     bool reached = false;    // by this rank, in the present backward
     at::Tensor kept = {};    // the gradient before the reduction, if this rank has not reached it
     at::Tensor sparse = {};  // the gradient that the pass holds

@@ -13,13 +13,6 @@
 namespace weft::data_parallel {
 namespace {
 
-std::vector<ParameterSpec> specs_of(const std::vector<NamedParameter>& parameters) {
-  std::vector<ParameterSpec> specs;
-  for (const auto& [name, tensor, sparse] : parameters)
-    specs.push_back({tensor.nbytes(), tensor.scalar_type(), tensor.device(), sparse});
-  return specs;
-}
-
 std::string counts_text(const std::string& name, std::size_t actual, std::size_t expected) {
   return name + " (" + std::to_string(actual) + ", expected " + std::to_string(expected) + ")";
 }
@@ -27,7 +20,7 @@ std::string counts_text(const std::string& name, std::size_t actual, std::size_t
 }  // namespace
 
 struct Reducer::Parameter {
-  bool accumulated = false;       // its gradient has a part that was not reduced
+  bool accumulated = false;       // a backward that was not reduced has computed a gradient
   std::size_t expected_hits = 0;  // in the first backward
   // Of the present backward.
   std::size_t hits = 0;         // gradients that were accumulated
@@ -66,6 +59,7 @@ std::shared_ptr<Reducer> Reducer::make(collectives::Group group, std::vector<Nam
                                        const Options& options, std::shared_ptr<LowPrecision> low_precision) {
   std::shared_ptr<Reducer> reducer(
       new Reducer(std::move(group), std::move(parameters), options, std::move(low_precision)));
+  rpc::MutexLock lock(reducer->mutex_);
   reducer->hooks_.emplace(reducer->named_, reducer->low_precision_.get(),
                           [weak = std::weak_ptr(reducer)](std::size_t parameter, bool defined) {
                             if (const auto self = weak.lock()) self->is_ready(parameter, defined);
@@ -78,10 +72,9 @@ Reducer::Reducer(collectives::Group group, std::vector<NamedParameter> parameter
     : options_(options),
       low_precision_(std::move(low_precision)),
       named_(std::move(parameters)),
-      specs_(specs_of(named_)),
       group_(std::move(group)),
       parameters_(named_.size()),
-      reached_(named_.size()),
+      reached_(named_.size(), 0),
       report_(names_of(named_)) {
   start_anew();
 }
@@ -90,26 +83,73 @@ Reducer::~Reducer() = default;
 
 // Resets all state that earlier groups have changed, because the ranks of a new group must start equally.
 void Reducer::start_anew() {
-  active_ranks_ = group_.size();
+  excluded_.clear();
   overlap_ = options_.overlap;
   trial_.reset();
   if (overlap_ == Overlap::automatic) overlap_ = trial_.emplace().next();
   backwards_ = passes_ = 0;
-  counted_ = running_ = armed_ = false;
+  running_ = false;
   is_static_ = true;
   exchange_.reset();
   other_.reset();
   reductions_.reset();
-  reached_ = ReachedParameters(parameters_.size());
   for (Parameter& parameter : parameters_) parameter.kept.reset();
-  allocate(plan_of(reverse_order(parameters_.size())));
+  if (hooks_) hooks_->refresh();
+  plan_anew();
+}
+
+// Adapts to what the program has done with the parameters since the last iteration. No rank waits here for
+// another one: if the ranks have done different things, the exchange of the next backward fails on all ranks.
+void Reducer::refresh() {
+  bool fits = true;
+  for (std::size_t i = 0; i < named_.size(); ++i) {
+    const auto& [name, tensor, sparse] = named_[i];
+    if (!buckets_.has(i)) {
+      fits &= !tensor.requires_grad();
+      continue;
+    }
+    if (!buckets_.has_type(i)) {
+      const auto& before = buckets_.options(i);
+      const std::string text = c10::str("DistributedDataParallel: parameter ", name,
+                                        " has changed its dtype or device to ", tensor.scalar_type(), " on ",
+                                        tensor.device(), ", expected ", before.dtype().toScalarType(), " on ",
+                                        before.device(), ": move the module before it is wrapped");
+      group_.abort("rank " + std::to_string(group_.rank()) + ": " + text);
+      throw rpc::Error(rpc::ErrorKind::failed_precondition, text);
+    }
+    // The place of a frozen parameter is kept, unless the graph is compared with the first one.
+    fits &= buckets_.has_layout(i) && (tensor.requires_grad() || !options_.static_graph);
+  }
+  if (low_precision_ != nullptr) low_precision_->add_accumulators();
+  hooks_->refresh();
+  if (!fits) plan_anew();
 }
 
 // --- Buckets ---
 
+// Plans the buckets of the parameters that require grad now.
+void Reducer::plan_anew() {
+  counted_ = ordered_ = false;
+  std::vector<std::size_t> order;
+  for (const std::size_t index : reverse_order(named_.size()))
+    if (named_[index].tensor.requires_grad()) order.push_back(index);
+  allocate(plan_of(order));
+}
+
+// order: the parameters to plan.
 BucketPlan Reducer::plan_of(const std::vector<std::size_t>& order) const {
-  return split_last_bucket(plan_buckets(specs_, options_.bucket_bytes, order), specs_,
-                           options_.bucket_bytes.front());
+  std::vector<ParameterSpec> specs;
+  std::vector<std::size_t> places;
+  for (const std::size_t index : order) {
+    const auto& [name, tensor, sparse] = named_[index];
+    places.push_back(specs.size());
+    specs.push_back({tensor.nbytes(), tensor.scalar_type(), tensor.device(), sparse});
+  }
+  BucketPlan plan = split_last_bucket(plan_buckets(specs, options_.bucket_bytes, places), specs,
+                                      options_.bucket_bytes.front());
+  for (auto& bucket : plan)
+    for (std::size_t& parameter : bucket) parameter = order[parameter];
+  return plan;
 }
 
 // Moves gradients that are views of the old buckets to the new buckets.
@@ -118,11 +158,14 @@ void Reducer::allocate(BucketPlan plan) {
   GradientBuckets buckets(group_, named_, std::move(plan));
   for (std::size_t i = 0; i < named_.size() && buckets_.size() != 0; ++i) {
     at::Tensor& gradient = named_[i].tensor.mutable_grad();
-    if (!is_alias(gradient, buckets_.view(i))) continue;
-    buckets.view(i).copy_(gradient);
-    gradient = buckets.view(i);
+    const at::Tensor& view = buckets.view(i);
+    if (!is_alias(gradient, buckets_.view(i)) || !view.defined() || view.sizes() != gradient.sizes())
+      continue;
+    view.copy_(gradient);
+    gradient = view;
   }
   buckets_ = std::move(buckets);
+  reached_.set_digest(buckets_.digest());
   buckets_.synchronize();
 }
 
@@ -158,16 +201,17 @@ bool Reducer::sync() const {
   return sync_;
 }
 
-void Reducer::set_active(int ranks) {
+void Reducer::set_excluded(std::vector<int> ranks) {
   rpc::MutexLock lock(mutex_);
-  active_ranks_ = ranks;
+  excluded_ = std::move(ranks);
 }
 
 std::shared_ptr<PassReduction> Reducer::make_pass_reduction(std::string name) {
   rpc::MutexLock lock(mutex_);
+  refresh();
   if (name.empty()) name = std::to_string(++passes_);
   return std::make_shared<PassReduction>(
-      PassReduction::Setup{group_, named_, buckets_.plan(), hook_, active_ranks_, std::move(name)});
+      PassReduction::Setup{group_, named_, buckets_.plan(), hook_, excluded_, std::move(name)});
 }
 
 BucketPlan Reducer::plan() const {
@@ -189,23 +233,37 @@ IterationStats Reducer::last() const {
 
 void Reducer::begin_forward() {
   rpc::MutexLock lock(mutex_);
-  hooks_->check_unchanged();
   if (other_) std::exchange(other_, std::nullopt)->get();  // of an earlier forward without a backward
-  reduces_ = armed_ = sync_;
+  refresh();
   forward_at_ = std::chrono::steady_clock::now();
 }
 
 void Reducer::watch(const at::Tensor& output) {
-  if (!output.defined() || output.grad_fn() == nullptr) return;
-  call_before(*output.grad_fn(), [weak = weak_from_this()] {
+  if (!output.defined() || !output.requires_grad()) return;
+  rpc::MutexLock lock(mutex_);
+  if (!sync_) return;
+  std::erase_if(outputs_, [](const Output& each) { return each.alive.expired(); });
+  const auto node = torch::autograd::impl::gradient_edge(output).function;
+  auto alive = std::make_shared<char>();
+  outputs_.push_back({node.get(), alive});
+  if (output.grad_fn() == nullptr) {
+    outputs_.back().once = std::move(alive);  // the node of a leaf is in the graphs of all forwards
+    return;
+  }
+  call_before(*node, [weak = weak_from_this(), alive = std::move(alive)] {
     if (const auto self = weak.lock()) self->on_first_node();
   });
+}
+
+bool Reducer::reaches_an_output() const {
+  return std::any_of(outputs_.begin(), outputs_.end(),
+                     [](const Output& each) { return !each.alive.expired() && is_executed(each.node); });
 }
 
 void Reducer::on_first_node() {
   const auto ending = std::make_shared<Ending>(weak_from_this());  // outlives the lock
   rpc::MutexLock lock(mutex_);
-  if (!running_ && reduces_) start_in_engine(ending);
+  if (!running_) start_in_engine(ending);
 }
 
 void Reducer::start_in_engine(const std::shared_ptr<Ending>& ending) {
@@ -226,17 +284,19 @@ void Reducer::start_in_engine(const std::shared_ptr<Ending>& ending) {
 }
 
 void Reducer::is_ready(std::size_t index, bool defined) {
+  if (!in_backward()) return;  // of a pass, which has its own gradients
   const at::NoGradGuard no_grad;
   const auto ending = std::make_shared<Ending>(weak_from_this());
   rpc::MutexLock lock(mutex_);
   Parameter& parameter = parameters_[index];
   // A loss node that uses a parameter may run before the nodes of the module's outputs.
-  if (!running_ && reduces_ && armed_) start_in_engine(ending);
+  if (!running_ && reaches_an_output()) start_in_engine(ending);
+  const bool is_reduced = running_ && buckets_.has(index);
   at::Tensor& gradient = named_[index].tensor.mutable_grad();
-  if (!running_ || named_[index].sparse)  // the copy of a parameter has narrow gradients
-    if (gradient.defined()) gradient = gradient.to(specs_[index].dtype);
-  if (!running_) {
-    parameter.accumulated |= !reduces_ && defined;
+  if (!is_reduced || named_[index].sparse)  // the copy of a parameter has narrow gradients
+    if (gradient.defined()) gradient = gradient.to(named_[index].tensor.scalar_type());
+  if (!is_reduced) {
+    parameter.accumulated |= defined;
     return;
   }
   const std::size_t bucket = buckets_.bucket_of(index);
@@ -265,7 +325,7 @@ void Reducer::is_ready(std::size_t index, bool defined) {
 
 void Reducer::start_iteration() {
   running_ = true;
-  armed_ = false;
+  std::erase_if(outputs_, [](const Output& each) { return each.once != nullptr && is_executed(each.node); });
   order_.clear();
   stats_ = {};
   began_at_ = std::chrono::steady_clock::now();
@@ -280,9 +340,10 @@ void Reducer::start_iteration() {
   }
   const bool inlined = overlap_ == Overlap::caller || at_the_end_;
   reductions_.emplace(buckets_, inlined ? group_.inlined() : group_, hook_.get());
+  buckets_.begin(excluded_);
   published_.assign(buckets_.size(), false);
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (parameters_[i].expected > 0) reductions_->expect(buckets_.bucket_of(i));
+    if (parameters_[i].expected > 0 && buckets_.has(i)) reductions_->expect(buckets_.bucket_of(i));
   if (hook_ != nullptr) hook_->begin_iteration();
   if (!options_.static_graph) exchange_reached(false);
   if (!at_the_end_) launch_ready();
@@ -293,7 +354,8 @@ void Reducer::start_iteration() {
 void Reducer::exchange_reached(bool at_the_end) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
-    reached_.set(i, (at_the_end ? parameter.received : parameter.expected > 0) || parameter.accumulated);
+    reached_.set(i, (at_the_end ? parameter.received : parameter.expected > 0) ||
+                        (parameter.accumulated && named_[i].tensor.grad().defined()));
   }
   exchange_ = reached_.exchange(group_);
 }
@@ -302,6 +364,7 @@ bool Reducer::know_reached(bool wait) {
   if (!exchange_) return true;
   if (!wait && !exchange_->ready()) return false;
   std::exchange(exchange_, std::nullopt)->get();
+  if (!reached_.agreed()) throw buckets_.difference(group_);
   return true;
 }
 
@@ -356,7 +419,7 @@ void Reducer::finish() {
   if (low_precision_ != nullptr) low_precision_->leave();
   const auto ended_at = std::chrono::steady_clock::now();
   if (!shadows_) compare_graph();
-  if (options_.static_graph && backwards_ == 0) exchange_reached(true);
+  if (options_.static_graph && !ordered_) exchange_reached(true);
   know_reached(true);
   while (!reductions_->all_launched()) skip_or_launch_next();
   if (!options_.static_graph && on_reduced_ == nullptr) exchange_reached(true);
@@ -369,7 +432,8 @@ void Reducer::finish() {
   reductions_->note(began_at_, stats_);
   reductions_.reset();
   running_ = false;
-  if (++backwards_ == 1) replan();
+  ++backwards_;
+  if (!std::exchange(ordered_, true)) replan();
   stats_.iteration = backwards_;
   stats_.hook = hook_name_;
   stats_.is_static = is_static_;
@@ -439,10 +503,11 @@ void Reducer::publish(std::size_t bucket) {
   buckets_.begin_reads(bucket);
   const auto& parameters = buckets_.parameters(bucket);
   if (named_[parameters.front()].sparse) {
-    const at::Tensor sum = buckets_.take_sparse_sum(bucket).div_(active_ranks_);
+    const at::Tensor sum =
+        buckets_.take_sparse_sum(bucket).div_(group_.size() - static_cast<std::int64_t>(excluded_.size()));
     if (reached_.anywhere(parameters.front())) named_[parameters.front()].tensor.mutable_grad() = sum;
   } else {
-    buckets_.scale(bucket, static_cast<double>(group_.size()) / active_ranks_);
+    buckets_.scale(bucket);
   }
   for (const std::size_t index : parameters) {
     Parameter& parameter = parameters_[index];
@@ -461,7 +526,7 @@ void Reducer::publish(std::size_t bucket) {
 void Reducer::replan() {
   std::vector<std::size_t> order = order_;
   for (const std::size_t index : reverse_order(parameters_.size()))
-    if (!parameters_[index].ready) order.push_back(index);
+    if (buckets_.has(index) && !parameters_[index].ready) order.push_back(index);
   const std::vector<std::int64_t> own(order.begin(), order.end());
   const auto agreed = group_.broadcast_object(own, 0).get();
   BucketPlan plan = plan_of({agreed.begin(), agreed.end()});
@@ -474,12 +539,13 @@ void Reducer::shadow() {
     rpc::MutexLock lock(mutex_);
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       parameters_[i].expected = 0;
-      if (!parameters_[i].accumulated) named_[i].tensor.mutable_grad().reset();
+      if (buckets_.has(i) && !parameters_[i].accumulated) named_[i].tensor.mutable_grad().reset();
     }
     shadows_ = true;
     start_iteration();
     finish();
-    for (const NamedParameter& parameter : named_) parameter.tensor.mutable_grad().reset();
+    for (std::size_t i = 0; i < named_.size(); ++i)
+      if (buckets_.has(i)) named_[i].tensor.mutable_grad().reset();
   } catch (...) {
     failed();
     throw;

@@ -6,16 +6,22 @@
 // for all buckets, in the thread that called backward(). After the first backward it plans new buckets, in
 // the order in which the gradients of rank 0 became ready.
 //
-// An iteration starts when a backward reaches an output that was given to watch(), or with the first gradient
-// after a forward. The reducer then reads from the engine which parameters backward will reach. The ranks
+// A backward that reaches an output that was given to watch() is an iteration: all of its gradients are
+// reduced. It starts with the first node behind such an output, or with the first gradient, if a loss uses a
+// parameter itself. The reducer then reads from the engine which parameters backward will reach. The ranks
 // exchange which parameters these are (one byte for each parameter), and at the end which of them have
 // received a gradient. Therefore:
 //   - an unreached parameter contributes its present gradient, or zero if it has none;
 //   - a bucket that no rank reaches is not reduced;
 //   - a gradient that no rank has computed keeps its value, or stays undefined. Autograd may reach a
 //     parameter and compute no gradient.
-// A parameter whose gradient was accumulated without synchronization counts as reached. If backward fails,
-// the group is aborted with a text that names this rank, so that no rank waits for its timeout.
+// A parameter whose gradient was accumulated by a backward that was not reduced counts as reached. If
+// backward fails, the group is aborted with a text that names this rank, so that no rank waits for its
+// timeout.
+//
+// Parameters may be frozen and unfrozen, loaded, and converted to another order of memory between iterations,
+// on all ranks. If a forward finds that the plan no longer fits, the reducer makes new buckets. The exchange
+// above compares the plans of the ranks.
 //
 // GradientHooks tells the reducer which gradients backward will compute, and when each of them is ready.
 // BucketReductions has the buckets that are in flight.
@@ -45,32 +51,35 @@ namespace weft::data_parallel {
 
 class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
  public:
-  // Allocates the buckets. All ranks give equal parameters and options. low_precision: the copies with which
-  // the module computes. Null: the module computes with the parameters in their own type.
+  // Allocates the buckets. All ranks give equal parameters and options. The parameters may be frozen.
+  // low_precision: the copies with which the module computes. Null: the module computes with the parameters
+  // in their own type.
   static std::shared_ptr<Reducer> make(collectives::Group group, std::vector<NamedParameter> parameters,
                                        const Options& options, std::shared_ptr<LowPrecision> low_precision);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Call it before a forward. The backward of that forward is reduced if sync() is on now.
-  // failed_precondition: a parameter has changed its dtype or device since make().
+  // Call it before a forward. failed_precondition, on all ranks: a parameter has changed its dtype or device.
   void begin_forward();
-  // Call it after that forward, with its output. No effect if the output does not require grad.
+  // Call it after that forward, with its output. If sync() is on, backwards that reach the output are
+  // reduced. No effect if the output does not require grad.
   void watch(const at::Tensor& output);
-  // Off: the backwards of later forwards accumulate into the gradients of this rank alone.
+  // Off: backwards that reach only outputs of later forwards accumulate into the gradients of this rank
+  // alone.
   void set_sync(bool on);
   bool sync() const;
 
   // Takes part in the collectives of a backward of the other ranks. This rank contributes the gradients that
   // it has accumulated without synchronization; otherwise zero. Afterwards this rank has no gradients.
   void shadow();
-  // ranks: the number of ranks that compute gradients. The reduced gradients are the mean over these ranks.
-  // Default: all ranks of the group.
-  void set_active(int ranks);
+  // ranks: those whose gradients are zeros that do not count. The reduced gradients are the mean over the
+  // other ranks. Default: none.
+  void set_excluded(std::vector<int> ranks);
 
   // Creates the reduction for the backwards of a dist_autograd::Pass; the pass keeps these gradients apart
   // from those of this reducer. name: equal on all ranks; if empty, the number of passes so far.
+  // failed_precondition: as in begin_forward().
   std::shared_ptr<PassReduction> make_pass_reduction(std::string name);
 
   // Call it between iterations, on all ranks of the new group: all state except the values of the gradients
@@ -105,8 +114,11 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   void failed();  // backward has failed: the engine has not called the callbacks
 
   void start_anew() WEFT_REQUIRES(mutex_);
+  void refresh() WEFT_REQUIRES(mutex_);
+  void plan_anew() WEFT_REQUIRES(mutex_);
   void allocate(BucketPlan plan) WEFT_REQUIRES(mutex_);
   BucketPlan plan_of(const std::vector<std::size_t>& order) const;
+  bool reaches_an_output() const WEFT_REQUIRES(mutex_);
   void start_in_engine(const std::shared_ptr<Ending>& ending) WEFT_REQUIRES(mutex_);
   void start_iteration() WEFT_REQUIRES(mutex_);
   void exchange_reached(bool at_the_end) WEFT_REQUIRES(mutex_);
@@ -126,30 +138,34 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   const Options options_;
   const std::shared_ptr<LowPrecision> low_precision_;
   const std::vector<NamedParameter> named_;
-  const std::vector<ParameterSpec> specs_;  // by parameter
 
   mutable rpc::Mutex mutex_;
   collectives::Group group_ WEFT_GUARDED_BY(mutex_);
-  std::vector<Parameter> parameters_ WEFT_GUARDED_BY(mutex_);  // the state of each parameter
-  std::optional<GradientHooks> hooks_;                         // of all parameters; constant after make()
+  std::vector<Parameter> parameters_ WEFT_GUARDED_BY(mutex_);   // the state of each parameter
+  std::optional<GradientHooks> hooks_ WEFT_GUARDED_BY(mutex_);  // made after the constructor
   GradientBuckets buckets_ WEFT_GUARDED_BY(mutex_);
   std::shared_ptr<CommunicationHook> hook_ WEFT_GUARDED_BY(mutex_);
   std::string hook_name_ WEFT_GUARDED_BY(mutex_) = "all_reduce";
   std::function<void(std::size_t)> on_reduced_ WEFT_GUARDED_BY(mutex_);
   bool sync_ WEFT_GUARDED_BY(mutex_) = true;
-  int active_ranks_ WEFT_GUARDED_BY(mutex_) = 1;
+  std::vector<int> excluded_ WEFT_GUARDED_BY(mutex_);
   Overlap overlap_ WEFT_GUARDED_BY(mutex_) = Overlap::group;
   std::optional<OverlapTrial> trial_ WEFT_GUARDED_BY(mutex_);  // as long as overlap_ is not decided
   std::size_t backwards_ WEFT_GUARDED_BY(mutex_) = 0;          // reduced backwards since the group was set
   std::size_t passes_ WEFT_GUARDED_BY(mutex_) = 0;             // passes without a name in this group
+  bool ordered_ WEFT_GUARDED_BY(mutex_) = false;  // the plan has the order of a backward of rank 0
   // This rank knows how many gradients each parameter got in the first backward.
   bool counted_ WEFT_GUARDED_BY(mutex_) = false;
   bool is_static_ WEFT_GUARDED_BY(mutex_) = true;  // the counts of all later backwards were equal so far
 
-  // State of the last forward.
-  bool reduces_ WEFT_GUARDED_BY(mutex_) = false;  // the backward of this forward is reduced
-  bool armed_ WEFT_GUARDED_BY(mutex_) = false;    // this forward had no backward yet
-  std::chrono::steady_clock::time_point forward_at_ WEFT_GUARDED_BY(mutex_);
+  // The outputs whose backwards are reduced.
+  struct Output {
+    torch::autograd::Node* node;      // used as an address only
+    std::weak_ptr<void> alive;        // as long as the node exists
+    std::shared_ptr<void> once = {};  // of a leaf: set until its first backward
+  };
+  std::vector<Output> outputs_ WEFT_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point forward_at_ WEFT_GUARDED_BY(mutex_);  // of the last forward
 
   // State of the present backward.
   bool running_ WEFT_GUARDED_BY(mutex_) = false;

@@ -8,6 +8,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 
 namespace weft::data_parallel {
@@ -57,13 +58,76 @@ collectives::Group own_group(const collectives::Group& group) {
 
 }  // namespace
 
+// The passes that are attached, until they end. Thread-safe.
+class Replica::Passes {
+ public:
+  // Returns whether the caller must attach the pass. If it must not, the promise gets the result of the call
+  // that does. reduces: false: a pass that is not attached yet is not added.
+  bool add(const dist_autograd::PassId& id, bool reduces, rpc::Promise<void> promise) {
+    rpc::MutexLock lock(mutex_);
+    const auto found = attached_.find(id);
+    if (found == attached_.end()) {
+      if (reduces) attached_[id].waiting.push_back(std::move(promise));
+      return true;
+    }
+    Attached& attached = found->second;
+    if (!attached.result) {
+      attached.waiting.push_back(std::move(promise));
+      return false;
+    }
+    auto result = *attached.result;
+    lock.unlock();
+    promise.complete(std::move(result));
+    return false;
+  }
+  void set(const dist_autograd::PassId& id, std::shared_ptr<PassReduction> reduction) {
+    rpc::MutexLock lock(mutex_);
+    if (const auto found = attached_.find(id); found != attached_.end())
+      found->second.reduction = std::move(reduction);
+  }
+  void complete(const dist_autograd::PassId& id, rpc::Result<void> result) {
+    std::vector<rpc::Promise<void>> waiting;
+    {
+      rpc::MutexLock lock(mutex_);
+      const auto found = attached_.find(id);
+      if (found == attached_.end()) return;
+      found->second.result = result;
+      waiting.swap(found->second.waiting);
+    }
+    for (auto& promise : waiting) promise.complete(result);
+  }
+  void remove(const dist_autograd::PassId& id) {
+    decltype(attached_)::node_type removed;  // its promises complete after the lock is released
+    rpc::MutexLock lock(mutex_);
+    removed = attached_.extract(id);
+  }
+  // Null: the pass is not attached.
+  std::shared_ptr<PassReduction> find(const dist_autograd::PassId& id) const {
+    rpc::MutexLock lock(mutex_);
+    const auto found = attached_.find(id);
+    return found == attached_.end() ? nullptr : found->second.reduction;
+  }
+
+ private:
+  struct Attached {
+    std::shared_ptr<PassReduction> reduction = {};
+    std::optional<rpc::Result<void>> result = {};  // of the exchange of buffers
+    std::vector<rpc::Promise<void>> waiting = {};  // for this result
+  };
+  mutable rpc::Mutex mutex_;
+  std::map<dist_autograd::PassId, Attached> attached_ WEFT_GUARDED_BY(mutex_);
+};
+
 Replica::NoSync::NoSync(Reducer& reducer) : reducer_(reducer), before_(reducer.sync()) {
   reducer_.set_sync(false);
 }
 Replica::NoSync::~NoSync() { reducer_.set_sync(before_); }
 
 Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Module> module, Options options)
-    : options_(std::move(options)), module_(std::move(module)), group_(own_group(group)) {
+    : options_(std::move(options)),
+      module_(std::move(module)),
+      group_(own_group(group)),
+      passes_(std::make_shared<Passes>()) {
   const std::vector<Named> parameters = each_once(module_->named_parameters());
   const std::vector<Named> buffers = each_once(module_->named_buffers());
   for (const auto& names : {options_.ignored, options_.sparse})
@@ -76,12 +140,8 @@ Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Mod
   std::vector<std::string> sparse = sparse_parameters(*module_);
   sparse.insert(sparse.end(), options_.sparse.begin(), options_.sparse.end());
   for (const Named& each : parameters) {
-    if (has_name_in(each, options_.ignored)) continue;
-    if (each.tensor.requires_grad()) {
+    if (!has_name_in(each, options_.ignored))
       parameters_.push_back({each.names.front(), each.tensor, has_name_in(each, sparse)});
-    } else {
-      frozen_.emplace_back(each.names.front(), each.tensor);
-    }
   }
   for (const Named& each : buffers) {
     if (has_name_in(each, options_.ignored)) continue;
@@ -90,16 +150,14 @@ Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Mod
       each.tensor.set_data(each.tensor.detach().to(*options_.mixed_precision.buffers));
   }
   compare();
-  if (parameters_.empty())
+  if (std::none_of(parameters_.begin(), parameters_.end(),
+                   [](const NamedParameter& each) { return each.tensor.requires_grad(); }))
     throw rpc::Error(
         rpc::ErrorKind::invalid_argument,
         "DistributedDataParallel: the module has no parameters that require grad, expected at least one");
   if (options_.init_sync) broadcast_all(0);
-  if (options_.mixed_precision.parameters) {
-    std::vector<at::Tensor> tensors = this->parameters();
-    for (const auto& [name, tensor] : frozen_) tensors.push_back(tensor);
-    low_precision_ = std::make_shared<LowPrecision>(std::move(tensors), *options_.mixed_precision.parameters);
-  }
+  if (options_.mixed_precision.parameters)
+    low_precision_ = std::make_shared<LowPrecision>(this->parameters(), *options_.mixed_precision.parameters);
   reducer_ = Reducer::make(group_, parameters_, options_, low_precision_);
   set_hook(nullptr);
 }
@@ -131,7 +189,6 @@ void Replica::compare() const {
   std::vector<std::string> own;
   for (const NamedParameter& parameter : parameters_)
     own.push_back("parameter " + text_of(parameter.name, parameter.tensor));
-  for (const auto& [name, tensor] : frozen_) own.push_back("parameter " + text_of(name, tensor));
   for (const auto& [name, tensor] : buffers_) own.push_back("buffer " + text_of(name, tensor));
   const auto all = group_.all_gather_object(own).get();
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
@@ -150,7 +207,6 @@ void Replica::compare() const {
 
 void Replica::broadcast_all(int source, bool with_buffers) const {
   std::vector<at::Tensor> tensors = parameters();
-  for (const auto& [name, tensor] : frozen_) tensors.push_back(tensor);
   if (with_buffers)
     for (const auto& [name, tensor] : buffers_) tensors.push_back(tensor);
   broadcast_tensors(group_, tensors, source).get();
@@ -187,21 +243,60 @@ void Replica::watch(const at::Tensor& output) {
   reducer_->watch(output);
 }
 
-void Replica::attach(const dist_autograd::Pass& pass, std::string name) {
+rpc::Future<void> Replica::attach(const dist_autograd::Pass& pass, std::string name) {
   if (low_precision_ != nullptr)
     throw rpc::Error(rpc::ErrorKind::unsupported,
                      "attach: the backward of a pass cannot use the copies of MixedPrecision::parameters: "
                      "use an Autocast guard in forward");
-  if (!c10::GradMode::is_enabled() || pass.state()->hooks().has(parameters_.front().tensor)) return;
+  if (!c10::GradMode::is_enabled()) return rpc::Future<void>::made(rpc::Result<void>{});
   if (join_ && !name.empty())
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "attach: the pass has the name " + name +
                          ", expected none within a join: a rank without a batch does not know it");
-  const int source = join_ ? exchange(true, true).source.value() : 0;
-  if (!reducer_->sync()) return;
-  const auto reduction = reducer_->make_pass_reduction(std::move(name));
-  if (shares_buffers()) share_buffers_in_pass(*reduction, source).get();
-  reduction->attach(pass.state());
+  if (const auto reduction = passes_->find(pass.id()))
+    if (const std::string* const unfrozen = reduction->unfrozen()) {
+      const std::string text = "attach: parameter " + *unfrozen +
+                               " has begun to require grad after the first forward of the pass: unfreeze "
+                               "parameters between passes";
+      abort(text);
+      throw rpc::Error(rpc::ErrorKind::failed_precondition, text);
+    }
+  const bool reduces = reducer_->sync();
+  rpc::Promise<void> promise;
+  auto future = promise.future();
+  if (!passes_->add(pass.id(), reduces, std::move(promise))) return future;
+  auto buffers = rpc::Future<void>::made(rpc::Result<void>{});
+  auto begun = rpc::capture([&] {
+    const int source = join_ ? exchange(true, true).source.value() : 0;
+    if (!reduces) return;
+    const auto reduction = reducer_->make_pass_reduction(std::move(name));
+    if (shares_buffers()) buffers = share_buffers_in_pass(*reduction, source);
+    reduction->attach(pass.state());
+    passes_->set(pass.id(), reduction);
+  });
+  if (!begun.ok()) buffers = rpc::Future<void>::made(std::move(begun));
+  if (!reduces) return buffers;
+  pass.state()->on_end([weak = std::weak_ptr(passes_), id = pass.id()] {
+    if (const auto passes = weak.lock()) passes->remove(id);
+  });
+  buffers.then([passes = passes_, id = pass.id()](rpc::Result<void>&& result) {
+    passes->complete(id, std::move(result));
+  });
+  return future;
+}
+
+void Replica::attach_now(const dist_autograd::Pass& pass) {
+  auto attached = attach(pass);
+  if (!attached.ready()) {
+    try {
+      rpc::detail::refuse_blocking(nullptr);
+    } catch (const rpc::Error& error) {
+      throw rpc::Error(error.kind(), std::string("forward(pass, ...): the ranks exchange buffers: co_await "
+                                                 "attach(pass) before forward in a handler: ") +
+                                         error.what());
+    }
+  }
+  attached.get();
 }
 
 rpc::Future<void> Replica::share_buffers(int source) const {
@@ -236,7 +331,7 @@ void Replica::begin_join(const JoinOptions& options, std::vector<Joinable*> othe
 
 void Replica::leave_join() noexcept {
   join_.reset();
-  reducer_->set_active(group_.size());
+  reducer_->set_excluded({});
 }
 
 Replica::Round Replica::exchange(bool has_batch, bool in_pass) {
@@ -267,7 +362,8 @@ Replica::Round Replica::exchange(bool has_batch, bool in_pass) {
                          std::to_string(*round.source) +
                          " has one, expected the same number of batches on all ranks");
   }
-  reducer_->set_active(join_->options.divide_by_active && active > 0 ? active : group_.size());
+  reducer_->set_excluded(join_->options.divide_by_active && active > 0 ? join_->without_batch
+                                                                       : std::vector<int>());
   return round;
 }
 
@@ -294,7 +390,7 @@ void Replica::drain_join() {
   join_source_ = join_->last_source;
   broadcast_all(join_source_, options_.buffers != Buffers::local);
   for (Joinable* other : others) other->finish_join(join_source_);
-  reducer_->set_active(group_.size());
+  reducer_->set_excluded({});
 }
 
 }  // namespace weft::data_parallel

@@ -1,7 +1,8 @@
 // Replica: one rank's copy of a module whose copies on all ranks are trained together. The part of a
 // DistributedDataParallel that does not depend on the module's type.
 //
-// Not thread-safe; gradients may be computed by several threads of the engine.
+// Not thread-safe, except that attach() may be called at the same time, outside of a join; gradients may be
+// computed by several threads of the engine.
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
@@ -53,8 +54,9 @@ class WEFT_EXPORT Replica : public Joining {
   const torch::nn::Module& replicated_module() const { return *module_; }
 
   // If a forward runs while the guard exists, its backward only accumulates into the gradients of this rank.
-  // All ranks must use the guard for the same iterations. The next backward without the guard reduces the
-  // accumulated gradients.
+  // All ranks must use the guard for the same iterations. A backward that also reaches an output of another
+  // forward is reduced, with all of its gradients. The next backward that is reduced includes the accumulated
+  // gradients.
   class WEFT_EXPORT NoSync {
    public:
     explicit NoSync(Reducer& reducer);
@@ -83,13 +85,15 @@ class WEFT_EXPORT Replica : public Joining {
   std::vector<int> ranks_without_batch() const { return join_ ? join_->without_batch : std::vector<int>(); }
 
   // Makes the backwards of the pass average the pass's gradients of this replica; each backward completes
-  // after its gradients are averaged. forward(pass, ...) calls attach(). All ranks call it once for each of
-  // their passes, before the pass's backward; a further call has no effect. name: passes with the same name
-  // on all ranks are reduced together. If one pass reaches all replicas, its id can be the name. Give a name
-  // if passes reach the replicas in different orders. Default: the ranks' first passes are reduced together,
-  // then their second passes, and so on. Blocks while the ranks exchange buffers. failed_precondition: a name
-  // is given within a join. unsupported: MixedPrecision::parameters is set.
-  void attach(const dist_autograd::Pass& pass, std::string name = {});
+  // after its gradients are averaged. forward(pass, ...) calls attach() and waits for the future. All ranks
+  // call it for each of their passes, before the pass's backward; the first call counts. name: passes with
+  // the same name on all ranks are reduced together. If one pass reaches all replicas, its id can be the
+  // name. Give a name if passes reach the replicas in different orders. Default: the ranks' first passes are
+  // reduced together, then their second passes, and so on. The future completes when the ranks have exchanged
+  // buffers, if they do so. A handler, which must not block, awaits it before forward(pass, ...). Within a
+  // join, the call blocks. failed_precondition: a name is given within a join; a parameter has begun to
+  // require grad after the first call. unsupported: MixedPrecision::parameters is set.
+  rpc::Future<void> attach(const dist_autograd::Pass& pass, std::string name = {});
 
   // Sets the communication hook. All ranks call it, between iterations. If `hook` is null, the buckets are
   // reduced by an all-reduce.
@@ -113,7 +117,8 @@ class WEFT_EXPORT Replica : public Joining {
   IterationStats last() const { return reducer_->last(); }
   std::string last_table() const { return to_table(last(), parameter_names()); }
   Overlap overlap() const { return reducer_->overlap(); }  // of the next backward
-  // The parameters in the order of the indices in a BucketPlan, and their names.
+  // The parameters in the order of the indices in a BucketPlan, and their names. They include the frozen
+  // parameters, which are in no bucket.
   std::vector<std::string> parameter_names() const;
   std::vector<at::Tensor> parameters() const;
 
@@ -123,6 +128,8 @@ class WEFT_EXPORT Replica : public Joining {
   void before_forward();
   void after_forward();
   void watch(const at::Tensor& output);
+  // attach(), and waits for it. failed_precondition: the thread must not block.
+  void attach_now(const dist_autograd::Pass& pass);
   LowPrecision* low_precision() const { return low_precision_.get(); }  // null: not requested in Options
 
  private:
@@ -144,13 +151,12 @@ class WEFT_EXPORT Replica : public Joining {
   void broadcast_all(int source, bool with_buffers = true) const;
   rpc::Future<void> share_buffers(int source) const;
   rpc::Future<void> share_buffers_in_pass(const PassReduction& pass, int source) const;
-  bool is_ignored(const std::string& name) const;
 
   const Options options_;
   const std::shared_ptr<torch::nn::Module> module_;
   collectives::Group group_;
   std::vector<NamedParameter> parameters_;
-  BufferHook::Buffers frozen_, buffers_;  // parameters without gradients; buffers
+  BufferHook::Buffers buffers_;
   BufferHook buffer_hook_;
   const int exceptions_ = std::uncaught_exceptions();
   std::shared_ptr<LowPrecision> low_precision_;
@@ -163,6 +169,8 @@ class WEFT_EXPORT Replica : public Joining {
     std::vector<int> without_batch = {};  // in this iteration
   };
   std::optional<Join> join_;
+  class Passes;
+  const std::shared_ptr<Passes> passes_;  // those that are attached
   int join_source_ = 0;
 };
 

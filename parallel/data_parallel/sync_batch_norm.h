@@ -9,8 +9,9 @@
 // [N, C, ...] and any floating-point type; statistics are computed in float32, or in float64 for float64.
 //
 // Backward runs these collectives between the collectives that reduce gradients. So the group must run no
-// other collectives: use for example `group.split(0)`. Collectives block; forward() and backward() throw
-// their errors. Not thread-safe. For ranks with different numbers of batches, see SyncBatchNorms.
+// other collectives: use for example `group.split(0).get().value()`. Collectives block; forward() and
+// backward() throw their errors. Not thread-safe. For ranks with different numbers of batches, see
+// SyncBatchNorms.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>

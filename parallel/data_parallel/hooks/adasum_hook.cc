@@ -39,25 +39,24 @@ std::optional<rpc::Future<void>> AdasumHook::run(const collectives::Group& group
                                                  int step) {
   expect_ranks(group.size());
   const auto ranks = static_cast<unsigned>(group.size());
-  if (buckets_.size() <= bucket.index) buckets_.resize(bucket.index + 1);
-  Received& received = buckets_[bucket.index];
-  if (step == 0 && (!received.of.defined() || !received.of.is_same(bucket.buffer)))
-    received = {bucket.buffer, group.empty(bucket.buffer.sizes(), bucket.buffer.options())};
+  bucket.factor = 1;  // a combination with zeros changes nothing
+  at::Tensor& received = received_.of(bucket.buffer);
+  if (!received.defined()) received = group.empty(bucket.buffer.sizes(), bucket.buffer.options());
   if (step > 0) {
     const auto flat = [](const at::Tensor& part) {
       return part.is_complex() ? at::view_as_real(part).view({-1}) : part;
     };
     for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
       const std::int64_t begin = bucket.begin_of(i), count = bucket.gradients[i].numel();
-      combine(flat(bucket.buffer.narrow(0, begin, count)), flat(received.memory.narrow(0, begin, count)));
+      combine(flat(bucket.buffer.narrow(0, begin, count)), flat(received.narrow(0, begin, count)));
     }
   }
   const unsigned distance = 1U << static_cast<unsigned>(step);
   if (distance >= ranks) return std::nullopt;
   const int partner = static_cast<int>(static_cast<unsigned>(group.rank()) ^ distance);
   using Kind = collectives::PointToPoint::Kind;
-  return group.batch({{Kind::send, bucket.buffer, partner, bucket.index},
-                      {Kind::recv, received.memory, partner, bucket.index}});
+  return group.batch(
+      {{Kind::send, bucket.buffer, partner, bucket.index}, {Kind::recv, received, partner, bucket.index}});
 }
 
 }  // namespace weft::data_parallel

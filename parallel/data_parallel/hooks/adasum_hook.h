@@ -8,9 +8,8 @@
 // iterations. Not thread-safe.
 #pragma once
 
+#include <weft/parallel/data_parallel/hooks/bucket_memory.h>
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
-
-#include <vector>
 
 namespace weft::data_parallel {
 
@@ -22,11 +21,7 @@ class WEFT_EXPORT AdasumHook final : public CommunicationHook {
                                        int step) override;
 
  private:
-  struct Received {
-    at::Tensor of;  // the bucket's buffer
-    at::Tensor memory;
-  };
-  std::vector<Received> buckets_;  // by index
+  BucketMemory<at::Tensor> received_;  // from the partner
 };
 
 }  // namespace weft::data_parallel

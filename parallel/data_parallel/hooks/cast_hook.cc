@@ -27,25 +27,29 @@ std::optional<rpc::Future<void>> CastHook::run(const collectives::Group& group, 
     if (inner_ != nullptr) return inner_->run(group, bucket, step);
     return step == 0 ? std::optional(all_reduce_average(group, bucket.buffer)) : std::nullopt;
   }
-  if (buckets_.size() <= bucket.index) buckets_.resize(bucket.index + 1);
-  Narrow& narrow = buckets_[bucket.index];
+  GradientBucket& narrow = narrow_.of(bucket.buffer);
   const at::Tensor values = as_real(bucket.buffer);
-  if (!narrow.of.defined() || !narrow.of.is_same(bucket.buffer)) {
-    narrow = {bucket.buffer, bucket};
-    narrow.bucket.buffer = group.empty({values.numel()}, values.options().dtype(dtype_));
-    for (at::Tensor& gradient : narrow.bucket.gradients) {
+  if (!narrow.buffer.defined()) {
+    narrow = bucket;
+    narrow.buffer = group.empty({values.numel()}, values.options().dtype(dtype_));
+    for (at::Tensor& gradient : narrow.gradients) {
       const at::Tensor wide = as_real(gradient);
-      gradient = narrow.bucket.buffer.as_strided(wide.sizes(), wide.strides(),
-                                                 wide.storage_offset() - values.storage_offset());
+      gradient = narrow.buffer.as_strided(wide.sizes(), wide.strides(),
+                                          wide.storage_offset() - values.storage_offset());
     }
   }
-  at::Tensor& memory = narrow.bucket.buffer;
-  if (step == 0) memory.copy_(values.view({-1}));
+  const at::Tensor& memory = narrow.buffer;
+  if (step == 0) {
+    memory.copy_(values.view({-1}));
+    narrow.excluded = bucket.excluded;
+    narrow.factor = bucket.factor;
+  }
   std::optional<rpc::Future<void>> started;
   if (inner_ != nullptr)
-    started = inner_->run(group, narrow.bucket, step);
+    started = inner_->run(group, narrow, step);
   else if (step == 0)
     started = group.all_reduce(memory, collectives::ReduceOp::avg);
+  bucket.factor = narrow.factor;
   if (!started) widen(memory, bucket.buffer);
   return started;
 }

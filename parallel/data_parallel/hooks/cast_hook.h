@@ -10,10 +10,10 @@
 // messages, GroupOptions::wire_dtype also halves the bytes, and keeps the sums in float32.
 #pragma once
 
+#include <weft/parallel/data_parallel/hooks/bucket_memory.h>
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
 
 #include <memory>
-#include <vector>
 
 namespace weft::data_parallel {
 
@@ -28,13 +28,9 @@ class WEFT_EXPORT CastHook final : public CommunicationHook {
   std::string name() const override;  // includes the type and the name of the inner hook
 
  private:
-  struct Narrow {
-    at::Tensor of;  // the bucket's buffer
-    GradientBucket bucket;
-  };
   const at::ScalarType dtype_;
   const std::shared_ptr<CommunicationHook> inner_;
-  std::vector<Narrow> buckets_;  // by index
+  BucketMemory<GradientBucket> narrow_;  // the narrow buckets
 };
 
 }  // namespace weft::data_parallel

@@ -26,7 +26,15 @@ struct WEFT_EXPORT GradientBucket {
   std::vector<at::Tensor> parameters;  // of these gradients
   // The indices of these parameters in the module's order. After the first backward and after set_group(),
   // the reducer assigns the parameters to other buckets. A hook must therefore keep its state by parameter.
+  // Between the steps of one reduction it keeps memory by buffer (bucket_memory.h): if several passes are in
+  // flight, several buckets have the same index and the same parameters.
   std::vector<std::size_t> indices;
+  // The ranks whose contributions are zeros that do not count in the mean (JoinOptions::divide_by_active).
+  std::vector<int> excluded;
+  // The reducer multiplies the result by this factor. Before step 0, it is correct for a hook whose result is
+  // the mean over all ranks of the group: their number divided by that of the ranks that count. A hook with
+  // another result must set it.
+  double factor = 1;
 
   // Views of `flat` at the positions and with the shapes of the gradients. flat: one dimension, with at least
   // as many elements as the buffer.

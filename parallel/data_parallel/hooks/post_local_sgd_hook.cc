@@ -2,10 +2,27 @@
 
 #include <weft/parallel/data_parallel/hooks/hook_state.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace weft::data_parallel {
+namespace {
+
+// The size of the subgroup divided by the number of its ranks that count. excluded: ranks of the group.
+double factor_of(const collectives::Group& subgroup, const collectives::Group& group,
+                 const std::vector<int>& excluded) {
+  if (excluded.empty()) return 1;
+  const std::vector<std::string> within = subgroup.members(), all = group.members();
+  const auto left_out = std::count_if(excluded.begin(), excluded.end(), [&](int rank) {
+    return std::find(within.begin(), within.end(), all[static_cast<std::size_t>(rank)]) != within.end();
+  });
+  const auto size = static_cast<double>(subgroup.size());
+  return size / std::max(size - static_cast<double>(left_out), 1.0);  // 1: all contribute zeros
+}
+
+}  // namespace
 
 PostLocalSgdHook::PostLocalSgdHook(std::int64_t start_iteration, std::optional<collectives::Group> subgroup)
     : start_iteration_(start_iteration), subgroup_(std::move(subgroup)) {
@@ -19,6 +36,7 @@ std::optional<rpc::Future<void>> PostLocalSgdHook::run(const collectives::Group&
                                                        GradientBucket& bucket, int step) {
   if (step > 0) return std::nullopt;
   if (iterations_ <= start_iteration_) return all_reduce_average(group, bucket.buffer);
+  bucket.factor = subgroup_ ? factor_of(*subgroup_, group, bucket.excluded) : 1;
   if (!subgroup_) return std::nullopt;
   return all_reduce_average(*subgroup_, bucket.buffer);
 }

@@ -46,12 +46,11 @@ void PowerSgdHook::begin_iteration() {
 
 std::optional<rpc::Future<void>> PowerSgdHook::run(const collectives::Group& group, GradientBucket& content,
                                                    int step) {
-  if (buckets_.size() <= content.index) buckets_.resize(content.index + 1);
-  Bucket& bucket = buckets_[content.index];
+  Bucket& bucket = buckets_.of(content.buffer);
   if (step == 0) {
     for (const at::Tensor& gradient : content.gradients) volume_.gradients += gradient.numel();
     const bool started = iterations_ > options_.start_iteration;
-    if (started && (!bucket.of.defined() || !bucket.of.is_same(content.buffer))) plan(group, content, bucket);
+    if (started && !std::exchange(bucket.planned, true)) plan(group, content, bucket);
     bucket.compresses = started && !bucket.batches.empty();
     if (!bucket.compresses) {
       volume_.sent += content.buffer.numel();
@@ -87,7 +86,6 @@ bool PowerSgdHook::is_worthwhile(std::int64_t rows, std::int64_t columns) const 
 
 void PowerSgdHook::plan(const collectives::Group& group, const GradientBucket& content,
                         Bucket& bucket) const {
-  bucket = {.of = content.buffer};
   const auto add = [&](Batch& batch, std::size_t member, std::int64_t begin) {
     batch.members.push_back(member);
     batch.begins.push_back(begin);

@@ -15,6 +15,7 @@
 // thread-safe.
 #pragma once
 
+#include <weft/parallel/data_parallel/hooks/bucket_memory.h>
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
 #include <weft/parallel/data_parallel/hooks/residuals.h>
 
@@ -77,7 +78,7 @@ class WEFT_EXPORT PowerSgdHook final : public CommunicationHook {
     std::vector<at::Tensor> factors = {};      // the parts of q, by matrix
   };
   struct Bucket {
-    at::Tensor of;                   // the bucket's buffer, for which this was planned
+    bool planned = false;
     std::vector<std::size_t> plain;  // gradients that are not compressed, as places in the bucket
     std::vector<at::Tensor> copies;  // the copies of the `plain` gradients, in `first`
     std::vector<Batch> batches;
@@ -97,7 +98,7 @@ class WEFT_EXPORT PowerSgdHook final : public CommunicationHook {
   Volume volume_;
   Residuals residuals_;
   std::map<std::size_t, at::Tensor> factors_;  // Q of the last iteration, by parameter
-  std::vector<Bucket> buckets_;                // by index
+  BucketMemory<Bucket> buckets_;
 };
 
 }  // namespace weft::data_parallel

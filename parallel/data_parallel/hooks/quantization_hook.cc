@@ -46,11 +46,10 @@ QuantizationHook::QuantizationHook(const QuantizationOptions& options) : options
                      "QuantizationHook: block " + std::to_string(options.block) + ", expected 0 or more");
 }
 
-void QuantizationHook::allocate(const collectives::Group& group, const at::Tensor& buffer,
-                                const at::Tensor& values, Bucket& bucket) const {
+void QuantizationHook::allocate(const collectives::Group& group, const at::Tensor& values,
+                                Bucket& bucket) const {
   const std::int64_t block = options_.block == 0 ? values.numel() : options_.block;
   const std::int64_t blocks = (values.numel() + block - 1) / block;
-  bucket.of = buffer;
   const auto wide = values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   bucket.padded = at::zeros({blocks, block}, values.options().dtype(wide));
   // Rows are aligned for float32.
@@ -62,12 +61,11 @@ void QuantizationHook::allocate(const collectives::Group& group, const at::Tenso
 
 std::optional<rpc::Future<void>> QuantizationHook::run(const collectives::Group& group,
                                                        GradientBucket& content, int step) {
-  if (buckets_.size() <= content.index) buckets_.resize(content.index + 1);
-  Bucket& bucket = buckets_[content.index];
   const at::Tensor& buffer = content.buffer;
+  Bucket& bucket = buckets_.of(buffer);
   const at::Tensor values = buffer.is_complex() ? at::view_as_real(buffer).view({-1}) : buffer;
   if (step == 0) {
-    if (!bucket.of.defined() || !bucket.of.is_same(buffer)) allocate(group, buffer, values, bucket);
+    if (!bucket.padded.defined()) allocate(group, values, bucket);
     bucket.padded.view({-1}).narrow(0, 0, values.numel()).copy_(values);
     quantize(bucket.padded, {bucket.own, bucket.padded.size(0), bucket.padded.size(1)});
     return group.all_gather(bucket.gathered, bucket.own);

@@ -11,10 +11,10 @@
 // Complex gradients are quantized as pairs of real numbers. Stateless between iterations. Not thread-safe.
 #pragma once
 
+#include <weft/parallel/data_parallel/hooks/bucket_memory.h>
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
 
 #include <cstdint>
-#include <vector>
 
 namespace weft::data_parallel {
 
@@ -36,15 +36,13 @@ class WEFT_EXPORT QuantizationHook final : public CommunicationHook {
  private:
   // The ranks gather scales and zero points as float32, followed by one byte for each element.
   struct Bucket {
-    at::Tensor of;             // the bucket's buffer, for which the memory was allocated
     at::Tensor padded;         // blocks x block: the gradients of this rank
     at::Tensor gathered, own;  // ranks x bytes; the row of this rank
   };
-  void allocate(const collectives::Group& group, const at::Tensor& buffer, const at::Tensor& values,
-                Bucket& bucket) const;
+  void allocate(const collectives::Group& group, const at::Tensor& values, Bucket& bucket) const;
 
   const QuantizationOptions options_;
-  std::vector<Bucket> buckets_;  // by index
+  BucketMemory<Bucket> buckets_;
 };
 
 }  // namespace weft::data_parallel

@@ -28,7 +28,9 @@ void Residuals::take(std::size_t parameter, const at::Tensor& sum, const at::Ten
 }
 
 void Residuals::keep(std::size_t parameter, const at::Tensor& residual) {
-  kept_.insert_or_assign(parameter, residual);
+  at::Tensor& kept = kept_[parameter];
+  if (kept.defined()) residual.add_(kept);
+  kept = residual;
 }
 
 void Residuals::save(torch::serialize::OutputArchive& archive) const {

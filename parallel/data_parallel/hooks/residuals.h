@@ -23,7 +23,8 @@ class WEFT_EXPORT Residuals {
   // invalid_argument: a loaded residual has another shape than the gradient.
   void take(std::size_t parameter, const at::Tensor& sum, const at::Tensor& gradient);
   // Sets the residual to this tensor, without a copy. The caller must not change the tensor until the next
-  // take().
+  // take(). If another reduction of the parameter has called keep() since take(), its residual is added to
+  // the tensor.
   void keep(std::size_t parameter, const at::Tensor& residual);
 
   // Write and read the entry "residuals".

@@ -47,7 +47,6 @@ TopKHook::TopKHook(const TopKOptions& options) : options_(options) {
 }
 
 void TopKHook::plan(const collectives::Group& group, const GradientBucket& content, Bucket& bucket) const {
-  bucket = {.of = content.buffer};
   for (std::size_t i = 0; i < content.gradients.size(); ++i) {
     const std::int64_t count = content.gradients[i].numel();
     const auto k = static_cast<std::int64_t>(std::ceil(options_.ratio * static_cast<double>(count)));
@@ -79,10 +78,9 @@ void TopKHook::choose(const GradientBucket& content, Bucket& bucket) {
 
 std::optional<rpc::Future<void>> TopKHook::run(const collectives::Group& group, GradientBucket& content,
                                                int step) {
-  if (buckets_.size() <= content.index) buckets_.resize(content.index + 1);
-  Bucket& bucket = buckets_[content.index];
+  Bucket& bucket = buckets_.of(content.buffer);
   if (step == 0) {
-    if (!bucket.of.defined() || !bucket.of.is_same(content.buffer)) plan(group, content, bucket);
+    if (!bucket.flat.defined()) plan(group, content, bucket);
     choose(content, bucket);
     return group.all_gather(bucket.gathered, bucket.own);
   }

@@ -11,6 +11,7 @@
 // Compression, 2018. Not thread-safe.
 #pragma once
 
+#include <weft/parallel/data_parallel/hooks/bucket_memory.h>
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
 #include <weft/parallel/data_parallel/hooks/residuals.h>
 
@@ -47,7 +48,6 @@ class WEFT_EXPORT TopKHook final : public CommunicationHook {
     std::int64_t chosen, k;     // the sent elements: the index of the first in the message, and their number
   };
   struct Bucket {
-    at::Tensor of;                         // the bucket's buffer, for which this was planned
     std::vector<Part> parts;               // by gradient
     at::Tensor flat;                       // laid out like the buffer; after choose(): the elements not sent
     std::vector<at::Tensor> sums;          // views of `flat`, by gradient
@@ -60,7 +60,7 @@ class WEFT_EXPORT TopKHook final : public CommunicationHook {
 
   const TopKOptions options_;
   Residuals residuals_;
-  std::vector<Bucket> buckets_;  // by index
+  BucketMemory<Bucket> buckets_;
 };
 
 }  // namespace weft::data_parallel

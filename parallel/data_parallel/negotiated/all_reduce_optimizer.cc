@@ -1,5 +1,6 @@
 #include <weft/parallel/data_parallel/negotiated/all_reduce_optimizer.h>
 
+#include <weft/parallel/data_parallel/gradient_hooks.h>
 #include <weft/parallel/data_parallel/hooks/adasum_hook.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/parallel/data_parallel/hooks/gradient_cast.h>
@@ -8,9 +9,6 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <map>
@@ -78,51 +76,50 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
       names.emplace(entry.value().unsafeGetTensorImpl(), entry.key());
     for (const auto& group : optimizer.param_groups())
       for (const at::Tensor& tensor : group.params()) {
-        if (!tensor.requires_grad()) continue;
         const auto found = names.find(tensor.unsafeGetTensorImpl());
-        if (found == names.end())
-          refuse_optimizer(rpc::ErrorKind::invalid_argument,
-                           "the module has no name for parameter " + std::to_string(parameters_.size()) +
-                               " of the optimizer, expected only parameters of the module");
-        parameters_.push_back({found->second, tensor});
+        parameters_.push_back({found == names.end() ? "" : found->second, tensor});
       }
     if (!options_.sparse_as_dense)
       for (const std::string& name : sparse_parameters(module))
         for (Parameter& parameter : parameters_)
           if (parameter.name == name) parameter.is_sparse = true;
     make_units();
-  }
-
-  ~Gradients() {
-    for (Parameter& parameter : parameters_)
-      if (parameter.accumulator != nullptr) parameter.accumulator->del_post_hook(parameter.hook);
+    for (const auto& [name, group] : group_of_)
+      if (std::none_of(parameters_.begin(), parameters_.end(), [&name = name](const Parameter& parameter) {
+            return parameter.name == name && parameter.unit != none;
+          }))
+        refuse_optimizer(rpc::ErrorKind::invalid_argument,
+                         "groups: the optimizer has no parameter " + name +
+                             " that requires grad, expected names of its parameters");
   }
 
   void add_hooks() {
     rpc::MutexLock lock(mutex_);
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      Parameter& parameter = parameters_[i];
-      parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
-      auto ready = [weak = weak_from_this(), i](const Variables& outputs, const Variables&) {
-        if (const auto self = weak.lock()) self->is_ready(i);
-        return outputs;
-      };
-      parameter.hook = parameter.accumulator->add_post_hook(
-          std::make_unique<torch::autograd::utils::LambdaPostHook>(std::move(ready)));
-    }
+    std::vector<NamedParameter> named;
+    for (const Parameter& parameter : parameters_) named.push_back({parameter.name, parameter.tensor});
+    hooks_.emplace(std::move(named), nullptr, [weak = weak_from_this()](std::size_t index, bool) {
+      if (const auto self = weak.lock()) self->is_ready(index);
+    });
   }
 
+  // The parameters that are reduced.
   std::vector<at::Tensor> tensors() const {
     rpc::MutexLock lock(mutex_);
     std::vector<at::Tensor> tensors;
-    for (const Parameter& parameter : parameters_) tensors.push_back(parameter.tensor);
+    for (const Parameter& parameter : parameters_)
+      if (parameter.unit != none) tensors.push_back(parameter.tensor);
     return tensors;
   }
-  // Starts a step without a reduction: the gradients of the next backwards belong to another step.
-  void begin_step() {
+  // Starts a step without a reduction: the gradients of the next backwards belong to another step. Returns
+  // whether other parameters than before are reduced.
+  bool begin_step() {
     rpc::MutexLock lock(mutex_);
     for (Unit& unit : units_) unit.ready = 0;
     for (Parameter& parameter : parameters_) parameter.passes = 0;
+    compare().get();
+    const bool changed = has_changed();
+    renew();
+    return changed;
   }
 
   bool in_flight() const {
@@ -137,11 +134,21 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
     const auto attempt = [&](auto f) {
       if (const auto result = rpc::capture(f); !result.ok() && error == nullptr) error = result.error();
     };
+    attempt([&] {
+      mutex_.assume_locked();
+      compare().get();
+    });
+    const bool changed = error == nullptr && has_changed();
+    attempt([&] {
+      mutex_.assume_locked();
+      if (changed) append_units();
+    });
+    // After an error, all ranks start the units that they had in common.
     for (Unit& unit : units_)
       if (!unit.reduced)
         attempt([&] {
           mutex_.assume_locked();
-          start(unit);
+          start(unit, changed);
         });
     // Waits for all reductions, also after a failure. Afterwards nothing writes to gradients.
     const at::NoGradGuard no_grad;
@@ -157,18 +164,15 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
     for (Parameter& parameter : parameters_)
       parameter.passes = 0, parameter.gradient.reset(), parameter.sent.reset();
     if (error != nullptr) std::rethrow_exception(error);
+    renew();
   }
 
  private:
-  using Variables = std::vector<torch::autograd::Variable>;
-  using NodePtr = decltype(torch::autograd::impl::grad_accumulator(at::Tensor()));
-
+  static constexpr std::size_t none = static_cast<std::size_t>(-1);
   struct Parameter {
-    std::string name;
+    std::string name;  // empty: the module has no such parameter
     at::Tensor tensor;
-    NodePtr accumulator = {};  // holds the hook
-    std::uintptr_t hook = 0;
-    std::size_t unit = 0;
+    std::size_t unit = none;   // none: it did not require grad when the units were made
     int passes = 0;            // backwards that reached it since the last step
     bool is_sparse = false;    // its gradients
     at::Tensor gradient = {};  // while it is reduced
@@ -181,23 +185,74 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
     std::optional<rpc::Future<void>> reduced = {};
   };
 
-  // Creates a unit for each group, dtype and device, and a unit for each other parameter.
+  // Starts to compare which parameters require grad on the ranks. A rank that has joined contributes zeros,
+  // so the comparison is whether the numbers of all other ranks have the variance zero. failed_precondition:
+  // they differ.
+  rpc::Future<void> compare() WEFT_REQUIRES(mutex_) {
+    std::uint32_t hash = 2166136261U;  // FNV-1a
+    std::size_t trained = 0;
+    for (const Parameter& parameter : parameters_) {
+      hash = (hash ^ (parameter.tensor.requires_grad() ? 1U : 2U)) * 16777619U;
+      trained += parameter.tensor.requires_grad();
+    }
+    const std::int64_t number = hash >> 12;  // small enough for the sum of the squares
+    const at::Tensor sums = at::tensor({std::int64_t{1}, number, number * number}, at::kLong);
+    return reduction_->all_reduce(options_.prefix + "(parameters)", sums, {.op = ReduceOp::sum})
+        .then([sums, text = std::to_string(trained) + " of " +
+                            std::to_string(parameters_.size())](rpc::Result<void>&& result) {
+          const auto* sum = sums.const_data_ptr<std::int64_t>();
+          if (result.ok() && sum[0] * sum[2] != sum[1] * sum[1])
+            return rpc::Result<void>(rpc::Error(
+                rpc::ErrorKind::failed_precondition,
+                "AllReduceOptimizer: other parameters require grad than on other ranks (here " + text +
+                    "): freeze and unfreeze the same parameters on all ranks, before the same step"));
+          return std::move(result);
+        });
+  }
+
+  bool has_changed() const WEFT_REQUIRES(mutex_) {
+    return std::any_of(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
+      return parameter.tensor.requires_grad() != (parameter.unit != none);
+    });
+  }
+
+  // Makes the units of the next step.
+  void renew() WEFT_REQUIRES(mutex_) {
+    if (has_changed()) make_units();
+    hooks_->refresh();
+  }
+
+  // Adds a unit for each parameter that has begun to require grad, for the rest of this step.
+  void append_units() WEFT_REQUIRES(mutex_) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      Parameter& parameter = parameters_[i];
+      if (parameter.unit != none || !parameter.tensor.requires_grad()) continue;
+      expect_name(i);
+      parameter.unit = units_.size();
+      units_.push_back({options_.prefix + parameter.name, {i}});
+    }
+  }
+
+  void expect_name(std::size_t index) const WEFT_REQUIRES(mutex_) {
+    if (parameters_[index].name.empty())
+      refuse_optimizer(rpc::ErrorKind::invalid_argument,
+                       "the module has no name for parameter " + std::to_string(index) +
+                           " of the optimizer, expected only parameters of the module");
+  }
+
+  // Creates a unit for each group, dtype and device, and a unit for each other parameter that requires grad.
   void make_units() WEFT_REQUIRES(mutex_) {
-    std::map<std::string, std::size_t> group_of;
+    units_.clear();
     for (std::size_t group = 0; group < options_.groups.size(); ++group)
-      for (const std::string& name : options_.groups[group]) {
-        if (std::none_of(parameters_.begin(), parameters_.end(),
-                         [&](const Parameter& parameter) { return parameter.name == name; }))
-          refuse_optimizer(rpc::ErrorKind::invalid_argument,
-                           "groups: the optimizer has no parameter " + name +
-                               " that requires grad, expected names of its parameters");
-        group_of[name] = group;
-      }
+      for (const std::string& name : options_.groups[group]) group_of_[name] = group;
     std::map<std::tuple<std::size_t, at::ScalarType, std::string>, std::size_t> units;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       Parameter& parameter = parameters_[i];
+      parameter.unit = none;
+      if (!parameter.tensor.requires_grad()) continue;
+      expect_name(i);
       parameter.unit = units_.size();
-      if (const auto group = group_of.find(parameter.name); group != group_of.end()) {
+      if (const auto group = group_of_.find(parameter.name); group != group_of_.end()) {
         if (parameter.is_sparse)
           refuse_optimizer(rpc::ErrorKind::invalid_argument,
                            "groups: the gradient of " + parameter.name +
@@ -214,6 +269,7 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
   void is_ready(std::size_t index) {
     rpc::MutexLock lock(mutex_);
     Parameter& parameter = parameters_[index];
+    if (parameter.unit == none) return;  // its unit is made in synchronize()
     Unit& unit = units_[parameter.unit];
     if (parameter.passes == options_.backward_passes_per_step || unit.reduced)
       refuse_optimizer(rpc::ErrorKind::failed_precondition,
@@ -224,16 +280,19 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
     if (++unit.ready == unit.parameters.size() && !options_.adasum) start(unit);
   }
 
-  void start(Unit& unit) WEFT_REQUIRES(mutex_) {
+  // without_frozen: leaves out the parameters that do not require grad any more.
+  void start(Unit& unit, bool without_frozen = false) WEFT_REQUIRES(mutex_) {
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> gradients;
     for (const std::size_t index : unit.parameters) {
       Parameter& parameter = parameters_[index];
+      if (without_frozen && !parameter.tensor.requires_grad()) continue;
       parameter.gradient = gradient_of(parameter);
       const bool narrows = options_.compression && !parameter.is_sparse;
       parameter.sent = narrows ? narrowed(parameter.gradient, *options_.compression) : parameter.gradient;
       gradients.push_back(parameter.sent);
     }
+    if (gradients.empty()) return;
     unit.reduced = reduction_->all_reduce(unit.name, std::move(gradients), call_);
   }
 
@@ -266,6 +325,8 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
   mutable rpc::Mutex mutex_;
   std::vector<Parameter> parameters_ WEFT_GUARDED_BY(mutex_);
   std::vector<Unit> units_ WEFT_GUARDED_BY(mutex_);
+  std::map<std::string, std::size_t> group_of_ WEFT_GUARDED_BY(mutex_);  // AllReduceOptimizerOptions::groups
+  std::optional<GradientHooks> hooks_ WEFT_GUARDED_BY(mutex_);           // made by add_hooks()
 };
 
 // The changes that an optimizer has made in one step, in one bucket for each dtype, and their Adasum over
@@ -276,6 +337,11 @@ class AllReduceOptimizer::Deltas {
          const AllReduceOptimizerOptions& options)
       : group_(reduction.split("adasum")), hook_(std::make_shared<AdasumHook>()) {
     if (options.compression) hook_ = std::make_shared<CastHook>(*options.compression, hook_);
+    plan(parameters);
+  }
+
+  void plan(const std::vector<at::Tensor>& parameters) {
+    buckets_.clear();
     if (parameters.empty()) return;
     const c10::Device device = parameters.front().device();
     std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
@@ -356,7 +422,7 @@ void AllReduceOptimizer::step() {
     if (!synchronizes_)
       refuse_optimizer(rpc::ErrorKind::failed_precondition,
                        "skip_synchronize() with adasum, which reduces no gradients before the step");
-    gradients_->begin_step();
+    if (gradients_->begin_step()) deltas_->plan(gradients_->tensors());
     return deltas_->step(optimizer_);
   }
   if (synchronizes_) {

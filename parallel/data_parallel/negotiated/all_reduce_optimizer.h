@@ -20,6 +20,9 @@
 // (negotiated_reduction.h). (dist_optim::DistributedOptimizer is another class: it steps parameters of other
 // agents behind RRefs.)
 //
+// The program may freeze and unfreeze parameters between two steps, on all ranks: each step compares which
+// parameters require grad. The gradient of a frozen parameter does not change.
+//
 // All ranks make the same calls with equal options. The wrapped optimizer and the module's parameters must
 // outlive the AllReduceOptimizer. One thread uses it; its hooks run on threads of the engine. Errors: those
 // of NegotiatedReduction, and failed_precondition as the functions below describe.
@@ -69,7 +72,7 @@ struct AllReduceOptimizerOptions {
 
 class WEFT_EXPORT AllReduceOptimizer {
  public:
-  // Uses the optimizer's parameters that require grad; the module gives their names. With `adasum` the
+  // Reduces the optimizer's parameters that require grad; the module gives their names. With `adasum` the
   // constructor creates a group, so all ranks must call it at the same time. invalid_argument: a parameter is
   // not in the module, or an option is out of range.
   AllReduceOptimizer(std::shared_ptr<NegotiatedReduction> reduction, torch::optim::Optimizer& optimizer,
@@ -82,7 +85,8 @@ class WEFT_EXPORT AllReduceOptimizer {
 
   // Reduces the gradients that are not in flight yet, and waits for all. Afterwards the gradients are the
   // averages. To clip them, call synchronize(), clip, and then step() within skip_synchronize().
-  // failed_precondition: a gradient was replaced while it was reduced.
+  // failed_precondition: a gradient was replaced while it was reduced; on all ranks: the ranks have frozen or
+  // unfrozen different parameters.
   void synchronize();
   // synchronize(), then the step of the wrapped optimizer, without a closure. failed_precondition:
   // synchronize() was called since the last step, without skip_synchronize().

@@ -103,6 +103,58 @@ TEST(DataParallel, AcceptsHoldersAndUsesTheModeOfTheModule) {
   EXPECT_FALSE(y.requires_grad());
 }
 
+// The parts use the modes of the module's own parts, also after these change.
+TEST(DataParallel, SubmodulesMayHaveOtherModesThanTheModule) {
+  auto module = std::make_shared<Layers>();
+  Layers::normalizes = true;
+  DataParallel model{module, threads(3)};
+  const at::Tensor x = Batch::of_step(0, 3).data;
+  for (const bool frozen : {true, false, true}) {
+    module->train();
+    module->norm->eval();
+    if (!frozen) module->norm->train(), module->last->eval();
+    std::vector<at::Tensor> parts;
+    const auto mean = module->norm->running_mean.clone(), var = module->norm->running_var.clone();
+    for (const at::Tensor& part : x.chunk(3)) {
+      parts.push_back(module->forward(part));
+      const at::NoGradGuard no_grad;
+      module->norm->running_mean.copy_(mean), module->norm->running_var.copy_(var);
+    }
+    expect_close({model.forward(x)}, {at::cat(parts)});
+  }
+  Layers::normalizes = false;
+}
+
+struct Sees : torch::nn::Cloneable<Sees> {
+  Sees() { reset(); }
+  void reset() override { w = register_parameter("w", at::ones({1, 2}, at::kDouble)); }
+  at::Tensor forward(const at::Tensor& x) {
+    std::lock_guard lock(mutex);
+    seen.push_back(w);
+    return x * w;
+  }
+  at::Tensor w;
+  static inline std::mutex mutex;  // guards seen
+  static inline std::vector<at::Tensor> seen;
+};
+
+TEST(DataParallel, CopiesOfFrozenParametersGetNoGradients) {
+  auto module = std::make_shared<Sees>();
+  DataParallel model{module, threads(2)};
+  const at::Tensor x = at::ones({4, 2}, at::kDouble).requires_grad_();
+  for (const bool frozen : {true, false, true}) {
+    module->w.requires_grad_(!frozen);
+    module->zero_grad();
+    Sees::seen.clear();
+    model.forward(x).sum().backward();
+    ASSERT_EQ(Sees::seen.size(), 2U);
+    for (const at::Tensor& w : Sees::seen) EXPECT_EQ(w.requires_grad(), !frozen);
+    EXPECT_EQ(module->w.grad().defined(), !frozen);
+    if (!frozen) expect_close({module->w.grad()}, {at::full({1, 2}, 4, at::kDouble)});
+  }
+  Sees::seen.clear();
+}
+
 struct Fails : torch::nn::Cloneable<Fails> {
   void reset() override {}
   at::Tensor forward(const at::Tensor& x) {

@@ -1,6 +1,10 @@
 #include <weft/parallel/data_parallel/join.h>
 
+#include <weft/dist_autograd/autograd_layer.h>
 #include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/data_parallel/hooks/adasum_hook.h>
+#include <weft/parallel/data_parallel/hooks/cast_hook.h>
+#include <weft/parallel/data_parallel/hooks/post_local_sgd_hook.h>
 
 #include <numeric>
 
@@ -209,6 +213,64 @@ TEST(Join, AFailureOfAShadowFailsTheBackwardOfTheOtherRank) {
     EXPECT_NE(text.find(group.rank() == 0 ? "planted" : "backward of rank 0 failed"), std::string::npos)
         << text;
   });
+}
+
+// The last rank has one batch, the others have two. Rank i computes the gradient i + 1.
+TEST(Join, RanksWithoutABatchDoNotCountInTheResultOfAHook) {
+  struct Case {
+    int ranks;
+    std::function<std::shared_ptr<CommunicationHook>(const Group&)> make;
+    std::function<double(int rank)> expected;  // in the second iteration
+  };
+  const auto in_pairs = [](const Group& group) {
+    return std::make_shared<PostLocalSgdHook>(0, group.split(group.rank() / 2).get());
+  };
+  const auto of_pairs = [](int rank) { return rank < 2 ? 1.5 : 3; };
+  const std::vector<Case> cases{
+      {3, [](const Group&) { return nullptr; }, [](int) { return 1.5; }},
+      {4, in_pairs, of_pairs},
+      {4, [&](const Group& group) { return std::make_shared<CastHook>(at::kFloat, in_pairs(group)); },
+       of_pairs},
+      {4, [](const Group&) { return std::make_shared<PostLocalSgdHook>(0, std::nullopt); },
+       [](int rank) { return rank == 3 ? 0 : rank + 1; }},
+      {4, [](const Group&) { return std::make_shared<PostLocalSgdHook>(9, std::nullopt); },
+       [](int) { return 2; }},
+      {2, [](const Group&) { return std::make_shared<AdasumHook>(); }, [](int) { return 1; }},
+  };
+  struct Weight : torch::nn::Module {
+    Weight() { w = register_parameter("w", at::ones({3}, at::kDouble)); }
+    at::Tensor forward(const at::Tensor& x) { return (w * x).sum(); }
+    at::Tensor w;
+  };
+  for (const Case& each : cases) {
+    Company company(each.ranks, Backend::memory, std::make_unique<test::InProcessJobStore>(), nullptr,
+                    nullptr, [](int) { return dist_autograd::layers(); });
+    on_ranks(company.groups(), [&](const Group& group) {
+      for (const bool in_pass : {false, true}) {
+        auto weight = std::make_shared<Weight>();
+        DistributedDataParallel ddp{group, weight};
+        const auto hook = each.make(group);
+        SCOPED_TRACE(hook == nullptr ? "none" : hook->name());
+        ddp.set_hook(hook);
+        std::vector<at::Tensor> batches(group.rank() + 1 == group.size() ? 1 : 2,
+                                        at::full({3}, group.rank() + 1, at::kDouble));
+        at::Tensor last;
+        for (auto& batch : ddp.join(batches, {.divide_by_active = true})) {
+          weight->zero_grad();
+          if (in_pass) {
+            dist_autograd::Pass pass{company.agent(group.rank())};
+            pass.backward(ddp.forward(pass, batch)).get();
+            last = pass.gradient(weight->w).clone();
+          } else {
+            ddp.forward(batch).backward();
+            last = weight->w.grad().clone();
+          }
+        }
+        if (group.rank() + 1 == group.size()) continue;
+        expect_close({last}, {at::full({3}, each.expected(group.rank()), at::kDouble)});
+      }
+    });
+  }
 }
 
 TEST(Join, AllowsOneRangeAtATime) {

@@ -123,7 +123,8 @@ TEST_F(ReplicaParity, IgnoredAndFrozenParametersAreNotReduced) {
       Options options = with_static_graph(is_static);
       options.ignored = {"own", "counts"};
       DistributedDataParallel ddp{group, proxy, options};
-      EXPECT_EQ(ddp.parameter_names(), std::vector<std::string>{"first.weight"});
+      EXPECT_EQ(ddp.parameter_names(), (std::vector<std::string>{"first.weight", "first.bias"}));
+      EXPECT_EQ(ddp.plan(), (BucketPlan{{0}}));
       for (int i = 0; i < 3; ++i) {
         proxy->zero_grad();
         ddp.forward(input(group.rank()), group.rank()).backward();

@@ -2,9 +2,15 @@
 #include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/parallel/collectives/functional.h>
+#include <weft/parallel/data_parallel/hooks/adasum_hook.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
+#include <weft/parallel/data_parallel/hooks/power_sgd_hook.h>
+#include <weft/parallel/data_parallel/hooks/quantization_hook.h>
+#include <weft/parallel/data_parallel/hooks/top_k_hook.h>
 #include <weft/parallel/data_parallel/sync_batch_norm.h>
 #include <weft/rref/rref.h>
+
+#include <latch>
 
 #include "tests/parallel/data_parallel/ranks.h"
 
@@ -262,7 +268,7 @@ struct Served {
       : net(std::make_shared<Net>(seed)), ddp(group, net, small()) {}
   at::Tensor forward(rpc::CallContext& call, at::Tensor x) {
     Pass pass = Pass::of(call);
-    ddp.attach(pass, to_string(pass.id()));
+    (void)ddp.attach(pass, to_string(pass.id()));
     return ddp.forward(pass, x);
   }
   std::vector<at::Tensor> gradients(rpc::CallContext& call, PassId pass) {
@@ -317,6 +323,79 @@ TEST_F(ServedReplicas, MayBeReachedByTwoPassesInOppositeOrders) {
   }
 }
 
+// A batch norm, whose buffers the ranks exchange before each forward.
+struct ServedNorm {
+  explicit ServedNorm(const Group& group) : norm(5), ddp(group, (norm->to(at::kDouble), norm)) {}
+  rpc::Task<at::Tensor> forward(rpc::CallContext& call, at::Tensor x) {
+    const Pass pass = Pass::of(call);
+    co_await ddp.attach(pass, to_string(pass.id()));
+    co_return ddp.forward(pass, x);
+  }
+  at::Tensor blocking(rpc::CallContext& call, at::Tensor x) { return ddp.forward(Pass::of(call), x); }
+  std::vector<at::Tensor> gradients(rpc::CallContext& call, PassId pass) {
+    return gradients_at(call, pass, norm->parameters());
+  }
+  using Service = rpc::Service<"test.served_norm", rpc::Method<"forward", &ServedNorm::forward>,
+                               rpc::Method<"blocking", &ServedNorm::blocking>,
+                               rpc::Method<"gradients", &ServedNorm::gradients>>;
+  torch::nn::BatchNorm1d norm;
+  DistributedDataParallel<torch::nn::BatchNorm1dImpl> ddp;
+};
+
+class ServedNorms : public InAPass {
+ protected:
+  ServedNorms() : InAPass(3) {
+    norms.resize(3);
+    on_all([&](const Group& group, rpc::Agent& agent) {
+      const auto trained =
+          group.split(group.rank() == 0 ? std::nullopt : std::optional(0), group.rank()).get();
+      if (!trained) return;
+      auto& norm = norms[static_cast<std::size_t>(group.rank())];
+      norm = std::make_shared<ServedNorm>(*trained);
+      agent.serve(norm);
+    });
+  }
+  rpc::Peer worker(int rank) { return company.agent(0).peer("worker" + std::to_string(rank)); }
+  static at::Tensor input(int rank, int step) { return Batch::of_step(step, 2).part(rank - 1, 2).data; }
+
+  std::vector<std::shared_ptr<ServedNorm>> norms;
+};
+
+TEST_F(ServedNorms, AHandlerAwaitsTheExchangeOfBuffers) {
+  torch::nn::BatchNorm1d first(5), second(5);
+  first->to(at::kDouble), second->to(at::kDouble);
+  for (int step = 0; step < 3; ++step) {
+    Pass pass{company.agent(0)};
+    std::vector<rpc::Future<at::Tensor>> outputs;
+    for (const int rank : {2, 1})
+      outputs.push_back(worker(rank).call<&ServedNorm::forward>(pass, input(rank, step)));
+    at::Tensor loss = at::zeros({}, at::kDouble);
+    for (auto& output : outputs) loss = loss + output.get().pow(3).sum();
+    pass.backward(loss).get();
+    // The other rank starts with the statistics of the group's rank 0.
+    for (const auto& [to, from] : {std::pair(second->running_mean, first->running_mean),
+                                   std::pair(second->running_var, first->running_var)})
+      to.copy_(from);
+    first->zero_grad(), second->zero_grad();
+    (first->forward(input(1, step)).pow(3).sum() / 2).backward();
+    (second->forward(input(2, step)).pow(3).sum() / 2).backward();
+    for (const int rank : {1, 2}) {
+      const auto& norm = *norms[static_cast<std::size_t>(rank)]->norm;
+      const auto& alone = *(rank == 1 ? first : second);
+      expect_close({norm.running_mean, norm.running_var}, {alone.running_mean, alone.running_var});
+      expect_close(worker(rank).call<&ServedNorm::gradients>(pass.id()).get(),
+                   {first->weight.grad() + second->weight.grad(), first->bias.grad() + second->bias.grad()});
+    }
+  }
+}
+
+TEST_F(ServedNorms, AHandlerThatWouldBlockIsToldWhatToAwait) {
+  Pass pass{company.agent(0)};
+  const auto error = error_of([&] { worker(1).call<&ServedNorm::blocking>(pass, input(1, 0)).get(); });
+  ASSERT_TRUE(error);
+  EXPECT_NE(std::string(error->what()).find("co_await attach(pass)"), std::string::npos) << error->what();
+}
+
 // --- Parameters that a rank does not reach, failures, and the rest ---
 
 TEST_F(InAPass, AParameterThatOneRankDoesNotReachGetsTheGradientOfTheOther) {
@@ -363,6 +442,153 @@ TEST_F(InAPass, ACommunicationHookReducesTheGradients) {
     Pass pass{agent};
     pass.backward(torch::mse_loss(ddp.forward(pass, batch.data), batch.target)).get();
     expect_close(gradients_of(pass, *net), gradients_of(*net), 0);
+  });
+}
+
+// Each gradient is a multiple of ones, which every hook here reduces exactly. Adasum averages parallel
+// gradients of the lengths 1 and 2 to 1.5, like the others.
+struct Multiples : torch::nn::Module {
+  Multiples() {
+    for (int i = 0; i < 4; ++i)
+      weights.push_back(register_parameter("w" + std::to_string(i), at::ones({16, 16})));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor sum = at::zeros({});
+    for (const at::Tensor& weight : weights) sum = sum + (weight * x).sum();
+    return sum;
+  }
+  std::vector<at::Tensor> weights;
+};
+
+TEST_F(InAPass, EachOfTwoPassesInFlightGetsItsOwnGradientsFromAHook) {
+  const std::vector<std::function<std::shared_ptr<CommunicationHook>()>> hooks{
+      [] { return nullptr; },
+      [] { return std::make_shared<CastHook>(at::kBFloat16); },
+      [] { return std::make_shared<QuantizationHook>(); },
+      [] { return std::make_shared<TopKHook>(TopKOptions{.ratio = 1}); },
+      [] { return std::make_shared<PowerSgdHook>(PowerSgdOptions{.start_iteration = 0}); },
+      [] { return std::make_shared<AdasumHook>(); },
+  };
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    for (const bool narrow : {false, true})
+      for (const auto& make : hooks) {
+        Options options{.bucket_bytes = {1}};
+        if (narrow) options.mixed_precision.reduction = at::kBFloat16;
+        const auto model = std::make_shared<Multiples>();
+        DistributedDataParallel ddp{group, model, options};
+        const auto hook = make();
+        SCOPED_TRACE(hook == nullptr ? "none" : hook->name());
+        ddp.set_hook(hook);
+        for (int round = 0; round < 3; ++round) {
+          std::vector<Pass> passes;
+          std::vector<rpc::Future<void>> done;
+          std::vector<at::Tensor> losses;
+          for (int pass = 1; pass <= 2; ++pass) {
+            passes.emplace_back(agent);
+            losses.push_back(ddp.forward(passes.back(), at::full({}, (group.rank() + 1) * pass, at::kFloat)));
+          }
+          for (std::size_t pass = 0; pass < 2; ++pass) done.push_back(passes[pass].backward(losses[pass]));
+          for (auto& each : done) each.get();
+          for (std::size_t pass = 0; pass < 2; ++pass)
+            for (const at::Tensor& gradient : gradients_of(passes[pass], *model))
+              expect_close({gradient}, {at::full({16, 16}, 1.5 * static_cast<double>(pass + 1), at::kFloat)},
+                           1e-2);
+        }
+      }
+  });
+}
+
+TEST_F(InAPass, ParametersMayBeFrozenAndUnfrozen) {
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    auto net = std::make_shared<Net>();
+    net->middle->weight.requires_grad_(false);
+    DistributedDataParallel ddp{group, net, small()};
+    const auto freeze = [](Net& of, int step) {
+      of.middle->weight.requires_grad_(step == 1 || step == 2);
+      of.first->bias.requires_grad_(step == 0 || step == 3);
+    };
+    for (int step = 0; step < 5; ++step) {  // in step 4, the layer that reaches a whole bucket is frozen
+      Net alone;
+      for (Net* const each : {net.get(), &alone}) {
+        freeze(*each, step);
+        each->last->weight.requires_grad_(step != 4);
+        each->last->bias.requires_grad_(step != 4);
+      }
+      const Batch whole = Batch::of_step(step, 2), batch = whole.part(group.rank(), 2);
+      torch::mse_loss(alone.forward(whole.data), whole.target).backward();
+      Pass pass{agent};
+      pass.backward(torch::mse_loss(ddp.forward(pass, batch.data), batch.target)).get();
+      const auto own = gradients_of(pass, *net), expected = gradients_of(alone);
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        ASSERT_EQ(own[i].defined(), expected[i].defined()) << i << " in step " << step;
+        if (own[i].defined()) expect_close({own[i]}, {expected[i]});
+      }
+    }
+  });
+}
+
+TEST_F(InAPass, AParameterThatOnlyOneRankUnfreezesIsRefusedOnBothRanks) {
+  const auto hasty = company.groups({.timeout = std::chrono::seconds{20}});
+  on_ranks(hasty, [&](const Group& group) {
+    auto net = std::make_shared<Net>();
+    net->middle->weight.requires_grad_(false);
+    DistributedDataParallel ddp{group, net, small()};
+    if (group.rank() == 1) net->middle->weight.requires_grad_(true);
+    Pass pass{company.agent(group.rank())};
+    const Batch batch = Batch::of_step(0, 2).part(group.rank(), 2);
+    const auto error =
+        error_of([&] { pass.backward(torch::mse_loss(ddp.forward(pass, batch.data), batch.target)).get(); });
+    ASSERT_TRUE(error);
+    EXPECT_NE(error->kind(), ErrorKind::deadline_exceeded);
+    EXPECT_NE(std::string(error->what()).find("the ranks reduce different parameters"), std::string::npos)
+        << error->what();
+  });
+}
+
+TEST_F(InAPass, AParameterThatIsUnfrozenWithinAPassIsRefused) {
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    auto net = std::make_shared<Net>();
+    net->middle->weight.requires_grad_(false);
+    DistributedDataParallel ddp{group, net};
+    const at::Tensor x = Batch::of_step(0, 1).data;
+    Pass pass{agent};
+    ddp.forward(pass, x);
+    net->middle->weight.requires_grad_(true);
+    const auto error = error_of([&] { ddp.forward(pass, x); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+    EXPECT_NE(std::string(error->what()).find("middle.weight"), std::string::npos) << error->what();
+  });
+}
+
+// The exchange of its buffer makes the first forward of a pass slow.
+struct Buffered : torch::nn::Module {
+  Buffered() { register_buffer("buffer", at::zeros({1})); }
+  at::Tensor forward(const at::Tensor& x) { return x * 2; }
+};
+
+TEST_F(InAPass, TwoThreadsMayCallForwardOfASequenceInOnePass) {
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    torch::nn::Sequential layers(torch::nn::Linear(3, 3), Buffered(), torch::nn::Linear(3, 1));
+    DistributedDataParallel ddp{group, layers};
+    const at::Tensor x = at::full({1, 3}, group.rank() + 1, at::kFloat);
+    (2 * ddp.forward(x)).sum().backward();
+    for (int round = 0; round < 20; ++round) {
+      Pass pass{agent};
+      std::latch start(2);
+      std::vector<at::Tensor> outputs(2);
+      std::vector<std::optional<rpc::Error>> errors(2);
+      const auto call = [&](std::size_t thread) {
+        start.arrive_and_wait();
+        errors[thread] = error_of([&] { outputs[thread] = ddp.forward(pass, x); });
+      };
+      std::thread other(call, 1);
+      call(0);
+      other.join();
+      for (const auto& error : errors) ASSERT_FALSE(error) << error->what();
+      pass.backward((outputs[0] + outputs[1]).sum()).get();
+      expect_close(gradients_of(pass, *layers), gradients_of(*layers), 1e-5);
+    }
   });
 }
 
@@ -448,7 +674,7 @@ TEST_F(InAPass, ANamedPassWithinAJoinIsRefused) {
     std::vector<int> steps{0};
     const auto joined = ddp.join(steps);
     Pass pass{agent};
-    const auto error = error_of([&] { ddp.attach(pass, "first"); });
+    const auto error = error_of([&] { (void)ddp.attach(pass, "first"); });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
   });

@@ -5,6 +5,7 @@
 #include <weft/dist_autograd/activation_checkpoint.h>
 
 #include <set>
+#include <sstream>
 
 #include "tests/parallel/data_parallel/ranks.h"
 
@@ -613,6 +614,195 @@ TEST_F(OfTwoRanks, ForwardDecidesWhetherItsBackwardIsReduced) {
       expect_gradients(net, expected);
     }
   });
+}
+
+TEST_F(OfTwoRanks, AForwardWithoutSyncLeavesOtherForwardsReduced) {
+  const auto expected = average([&](Net& net, int rank) { net.forward(input(rank)).sum().backward(); });
+  const auto both = [](bool all) {
+    return average([&](Net& net, int rank) {
+      (net.forward(input(rank), all).sum() + net.forward(input(rank + 2), !all).sum()).backward();
+    });
+  };
+  const auto of_both = both(true), of_both_the_other_way = both(false);
+  run([&](int rank, auto& ddp, Net& net) {
+    const auto without_sync = [&](bool all) {
+      const auto guard = ddp.no_sync();
+      return ddp.forward(input(rank + 2), all).sum();
+    };
+    for (const bool all : {true, false}) {
+      net.zero_grad();
+      const at::Tensor a = ddp.forward(input(rank)).sum();
+      without_sync(all);
+      a.backward();
+      expect_gradients(net, expected);
+    }
+    for (const bool all : {true, false})
+      for (const bool first : {true, false}) {  // backward reaches the forward without sync first, or last
+        net.zero_grad();
+        const at::Tensor early = first ? ddp.forward(input(rank), all).sum() : without_sync(!all);
+        const at::Tensor late = first ? without_sync(!all) : ddp.forward(input(rank), all).sum();
+        (early + late).backward();
+        expect_gradients(net, all ? of_both : of_both_the_other_way);
+      }
+    Net alone;
+    alone.forward(input(rank + 2)).sum().backward();
+    std::vector<at::Tensor> own;
+    for (const at::Tensor& parameter : alone.parameters()) own.push_back(parameter.grad());
+    net.zero_grad();
+    const at::Tensor kept = ddp.forward(input(rank)).sum();
+    without_sync(true).backward();
+    expect_gradients(net, own);
+    net.zero_grad();
+    net.forward(input(rank + 2)).sum().backward();  // of the bare module
+    expect_gradients(net, own);
+    net.zero_grad();
+    kept.backward();
+    expect_gradients(net, expected);
+  });
+}
+
+TEST_F(OfTwoRanks, AnOutputMayBeAParameter) {
+  struct Latent : torch::nn::Module {
+    Latent() { w = register_parameter("w", at::ones({3}, at::kDouble)); }
+    at::Tensor forward() { return w; }
+    at::Tensor w;
+  };
+  on_ranks(groups, [&](const Group& group) {
+    auto latent = std::make_shared<Latent>();
+    DistributedDataParallel ddp{group, latent};
+    for (int i = 0; i < 3; ++i) {
+      latent->zero_grad();
+      (ddp.forward() * (group.rank() + 1)).sum().backward();
+      expect_close({latent->w.grad()}, {at::full({3}, 1.5, at::kDouble)});
+      latent->zero_grad();
+      (latent->w * (group.rank() + 1)).sum().backward();  // not of a forward
+      expect_close({latent->w.grad()}, {at::full({3}, group.rank() + 1, at::kDouble)});
+    }
+  });
+}
+
+// --- What the program does with the parameters after they were wrapped ---
+
+// Trains a Net on the ranks' batches, and in one process. before(net, step) is called before each step.
+class Changing : public OfTwoRanks {
+ protected:
+  template <class F>
+  void expect_equal_training(F before, const Options& options, int steps = 6, double tolerance = 1e-10) {
+    const auto train = [&](Net& net, auto& forward, int step, const Batch& batch) {
+      before(net, step);
+      net.zero_grad();
+      torch::mse_loss(forward.forward(batch.data).to(at::kDouble), batch.target).backward();
+      const at::NoGradGuard no_grad;
+      for (at::Tensor& parameter : net.parameters())
+        if (parameter.grad().defined()) parameter.sub_(parameter.grad(), 0.1);
+    };
+    Net alone;
+    before(alone, 0);
+    for (int step = 0; step < steps; ++step) train(alone, alone, step, Batch::of_step(step, 2));
+    on_ranks(groups, [&](const Group& group) {
+      auto net = std::make_shared<Net>();
+      before(*net, 0);
+      DistributedDataParallel ddp{group, net, options};
+      for (int step = 0; step < steps; ++step)
+        train(*net, ddp, step, Batch::of_step(step, 2).part(group.rank(), 2));
+      expect_close(values_of(*net), values_of(alone), tolerance);
+    });
+  }
+  static std::vector<Options> kinds() {
+    return {several_buckets,
+            {.bucket_bytes = {200}, .overlap = Overlap::after, .static_graph = true},
+            {.bucket_bytes = {1 << 20}, .overlap = Overlap::caller}};
+  }
+};
+
+TEST_F(Changing, LayersMayBeUnfrozenOneAfterTheOther) {
+  for (const Options& options : kinds())
+    expect_equal_training(
+        [](Net& net, int step) {
+          for (at::Tensor& parameter : net.middle->parameters()) parameter.requires_grad_(step >= 2);
+          net.first->bias.requires_grad_(step >= 4);
+        },
+        options);
+}
+
+TEST_F(Changing, ParametersMayBeFrozenAndUnfrozen) {
+  for (const Options& options : kinds())
+    expect_equal_training(
+        [](Net& net, int step) {
+          for (at::Tensor& parameter : net.middle->parameters()) parameter.requires_grad_(step % 2 == 0);
+          for (at::Tensor& parameter : net.last->parameters()) parameter.requires_grad_(step != 3);
+        },
+        options);
+}
+
+TEST_F(Changing, ParametersInLowPrecisionMayBeUnfrozen) {
+  expect_equal_training(
+      [](Net& net, int step) {
+        for (at::Tensor& parameter : net.middle->parameters()) parameter.requires_grad_(step >= 2);
+      },
+      {.mixed_precision = {.parameters = at::kFloat}}, 5, 1e-5);
+}
+
+TEST_F(Changing, WeightsMayBeLoaded) {
+  std::string file;
+  {
+    std::ostringstream out;
+    auto other = std::make_shared<Net>(7);
+    torch::save(other, out);
+    file = out.str();
+  }
+  const auto load = [&](Net& net, int step) {
+    if (step != 2) return;
+    std::istringstream in(file);
+    std::shared_ptr<Net> not_owned(&net, [](Net*) {});
+    torch::load(not_owned, in);
+  };
+  for (const Options& options : kinds()) expect_equal_training(load, options);
+  expect_equal_training(load, {.mixed_precision = {.parameters = at::kFloat}}, 5, 1e-5);
+}
+
+TEST_F(Changing, TheOrderOfMemoryMayChange) {
+  expect_equal_training(
+      [](Net& net, int step) {
+        at::Tensor& weight = net.middle->weight;
+        if (step == 3) weight.set_data(weight.detach().t().contiguous().t());
+      },
+      several_buckets);
+}
+
+TEST_F(Changing, ADifferenceBetweenTheRanksIsRefusedOnBoth) {
+  enum Change { unfreezes, transposes, converts };
+  for (const Change change : {unfreezes, transposes, converts})
+    for (const bool is_static : {false, true}) {
+      const auto hasty = company.groups({.timeout = std::chrono::seconds{20}});
+      on_ranks(hasty, [&](const Group& group) {
+        auto net = std::make_shared<Net>();
+        net->middle->weight.requires_grad_(false);
+        DistributedDataParallel ddp{
+            group, net, Options{.bucket_bytes = {200}, .overlap = Overlap::group, .static_graph = is_static}};
+        const auto step = [&] { ddp.forward(input(group.rank())).sum().backward(); };
+        for (int i = 0; i < 2; ++i) step();
+        at::Tensor& weight = net->last->weight;
+        if (group.rank() == 1 && change == unfreezes) net->middle->weight.requires_grad_(true);
+        if (group.rank() == 1 && change == transposes) weight.set_data(weight.detach().t().contiguous().t());
+        if (group.rank() == 1 && change == converts) {
+          net->zero_grad();
+          net->to(at::kFloat);
+        }
+        const auto error = error_of(step);
+        ASSERT_TRUE(error);
+        EXPECT_NE(error->kind(), ErrorKind::deadline_exceeded) << error->what();
+        if (!is_static && change != converts) {
+          EXPECT_NE(std::string(error->what()).find("the ranks reduce different parameters"),
+                    std::string::npos)
+              << error->what();
+        }
+        if (change == converts) {
+          EXPECT_NE(std::string(error->what()).find("has changed its dtype"), std::string::npos)
+              << error->what();
+        }
+      });
+    }
 }
 
 TEST_F(OfTwoRanks, AnIterationHasTheNameOfItsHook) {

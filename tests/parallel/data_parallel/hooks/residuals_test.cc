@@ -52,5 +52,17 @@ TEST(Residuals, RefuseAnotherShape) {
                  "Residuals: the residual of parameter 2 has the shape [2, 3], expected [6]");
 }
 
+// Two passes in flight both take the residual before they keep theirs.
+TEST(Residuals, OfTwoReductionsAddUp) {
+  Residuals residuals;
+  const at::Tensor one = filled(0), two = filled(0), sum = filled(0);
+  residuals.take(7, one, filled(1));
+  residuals.take(7, two, filled(2));
+  residuals.keep(7, one);
+  residuals.keep(7, two);
+  residuals.take(7, sum, filled(4));
+  expect_close({sum}, {filled(7)});
+}
+
 }  // namespace
 }  // namespace weft::data_parallel::residuals_test

@@ -107,7 +107,7 @@ TEST(AllReduceOptimizer, GroupsAreOneLaunch) {
                   AllReduceOptimizer optimizer(reduction, sgd, net, options);
                   loss_of(net, Batch::of_step(0, 2).part(group.rank(), 2)).backward();
                   optimizer.step();
-                  EXPECT_EQ(reduction->counts().launches, 3U);  // two groups and last.weight
+                  EXPECT_EQ(reduction->counts().launches, 4U);  // two groups, last.weight, the comparison
                 },
                 {.fusion = {.bytes = 0, .cycle = std::chrono::nanoseconds{0}}});
 }
@@ -184,7 +184,7 @@ TEST(AllReduceOptimizer, ClipsBetweenSynchronizeAndStep) {
     torch::nn::utils::clip_grad_norm_(alone.parameters(), 0.01);
     own.step();
     expect_close(values_of(net), values_of(alone));
-    EXPECT_EQ(reduction->counts().names, 6U);
+    EXPECT_EQ(reduction->counts().names, 7U);  // with the comparison
   });
 }
 
@@ -342,7 +342,7 @@ TEST(AllReduceOptimizer, AdasumCombinesTheStepsOfTheRanks) {
         optimizer.step();
       }
       expect_close(values_of(net), values_of(*nets[0]));
-      EXPECT_EQ(reduction->counts().launches, 0U);
+      EXPECT_EQ(reduction->counts().launches, static_cast<std::size_t>(steps));  // the comparisons
     });
   }
 }
@@ -458,6 +458,68 @@ TEST(AllReduceOptimizer, RefusesOptions) {
     EXPECT_EQ(test::kind_of([&] { AllReduceOptimizer(reduction, sgd, net, {.adasum = true}); }),
               ErrorKind::invalid_argument);
   });
+}
+
+// --- Parameters that are frozen and unfrozen ---
+
+// The layers that require grad in a step.
+void freeze(Net& net, int step) {
+  for (at::Tensor& parameter : net.middle->parameters()) parameter.requires_grad_(step >= 2);
+  net.first->weight.requires_grad_(step != 3);
+}
+
+class Unfreezing : public ::testing::TestWithParam<AllReduceOptimizerOptions> {};
+INSTANTIATE_TEST_SUITE_P(Options, Unfreezing,
+                         ::testing::Values(AllReduceOptimizerOptions{},
+                                           AllReduceOptimizerOptions{
+                                               .groups = {{"first.weight", "first.bias", "last.bias"}}},
+                                           AllReduceOptimizerOptions{.adasum = true}));
+
+// With Adasum, both ranks have the same batches, so that it averages equal changes.
+TEST_P(Unfreezing, EqualsOneProcess) {
+  const bool equal = GetParam().adasum;
+  const auto batch_of = [&](int step, int rank) { return Batch::of_step(step, 2).part(equal ? 0 : rank, 2); };
+  Net alone;
+  auto sgd_alone = sgd_of(alone);
+  for (int step = 0; step < 6; ++step) {
+    freeze(alone, step);
+    sgd_alone.zero_grad();
+    for (int rank = 0; rank < 2; ++rank) (loss_of(alone, batch_of(step, rank)) / 2).backward();
+    sgd_alone.step();
+  }
+  on_reductions(2, [&](const auto& reduction, const Group& group) {
+    Net net;
+    freeze(net, 0);
+    auto sgd = sgd_of(net);
+    AllReduceOptimizer optimizer(reduction, sgd, net, GetParam());
+    for (int step = 0; step < 6; ++step) {
+      freeze(net, step);
+      optimizer.zero_grad();
+      loss_of(net, batch_of(step, group.rank())).backward();
+      optimizer.step();
+    }
+    expect_close(values_of(net), values_of(alone));
+  });
+}
+
+TEST(AllReduceOptimizer, AParameterThatOnlyOneRankUnfreezesIsRefusedOnBothRanks) {
+  for (const bool adasum : {false, true})
+    on_reductions(2, [&](const auto& reduction, const Group& group) {
+      Net net;
+      freeze(net, 0);
+      auto sgd = sgd_of(net);
+      AllReduceOptimizer optimizer(reduction, sgd, net, {.adasum = adasum});
+      if (group.rank() == 1) freeze(net, 2);
+      loss_of(net, Batch::of_step(0, 1), group.rank() == 0).backward();  // rank 1 does not reach the layer
+      const auto error = error_of([&] { optimizer.step(); });
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->kind(), ErrorKind::failed_precondition) << error->what();
+      freeze(net, 2);
+      optimizer.zero_grad();
+      loss_of(net, Batch::of_step(0, 1)).backward();
+      optimizer.step();
+      expect_same_bits(group, net.middle->weight.detach());
+    });
 }
 
 }  // namespace
