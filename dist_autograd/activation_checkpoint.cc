@@ -12,7 +12,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <optional>
 #include <unordered_set>
 
 namespace weft::dist_autograd {
@@ -28,8 +27,8 @@ using torch::autograd::variable_list;
 class CheckpointBackward final : public Node {
  public:
   CheckpointBackward(CheckpointedForward forward, const std::vector<at::Tensor>& inputs,
-                     std::vector<at::Tensor> parameters, std::optional<GeneratorStates> drawn)
-      : forward_(std::move(forward)), parameters_(std::move(parameters)), drawn_(std::move(drawn)) {
+                     std::vector<at::Tensor> parameters, SecondRun second)
+      : forward_(std::move(forward)), parameters_(std::move(parameters)), second_(std::move(second)) {
     for (const at::Tensor& input : inputs) {
       saved_.emplace_back(input, false);
       add_edge(input);
@@ -101,9 +100,7 @@ class CheckpointBackward final : public Node {
     at::ThreadLocalState as_before = thread_locals_;
     as_before.set_grad_mode(true);
     const at::ThreadLocalStateGuard guard(as_before);
-    std::optional<DrawsAgain> draws_again;
-    if (drawn_) draws_again.emplace(*drawn_);
-    std::vector<at::Tensor> outputs = forward_(inputs);
+    std::vector<at::Tensor> outputs = second_.run([&] { return forward_(inputs); });
     if (outputs.size() != differentiable_.size())
       throw Error(ErrorKind::failed_precondition,
                   "activation_checkpoint: the second run gave " + std::to_string(outputs.size()) +
@@ -143,9 +140,9 @@ class CheckpointBackward final : public Node {
   CheckpointedForward forward_;
   std::vector<torch::autograd::SavedVariable> saved_;
   std::vector<at::Tensor> parameters_;
-  std::vector<bool> differentiable_;      // of the outputs
-  std::optional<GeneratorStates> drawn_;  // before the forward, if it drew
-  at::ThreadLocalState thread_locals_;    // of the forward
+  std::vector<bool> differentiable_;  // of the outputs
+  const SecondRun second_;
+  at::ThreadLocalState thread_locals_;  // of the forward
   bool released_ = false;
 };
 
@@ -168,16 +165,15 @@ std::vector<at::Tensor> activation_checkpoint(CheckpointedForward forward, std::
       }));
   if (!recorded) return forward(inputs);
 
-  const GeneratorStates before = GeneratorStates::of(inputs, generators);
+  SecondRun second(inputs, generators);
   std::vector<at::Tensor> outputs;
   {
     at::NoGradGuard no_grad;
     outputs = forward(inputs);
   }
-  std::optional<GeneratorStates> drawn;
-  if (!(before.now() == before)) drawn.emplace(before);
+  second.note_first(outputs);
   const auto node =
-      make_node<CheckpointBackward>(std::move(forward), inputs, std::move(parameters), std::move(drawn));
+      make_node<CheckpointBackward>(std::move(forward), inputs, std::move(parameters), std::move(second));
   for (at::Tensor& output : outputs) {
     if (!output.defined() || !torch::autograd::isDifferentiableType(output.scalar_type())) {
       node->skip_output();

@@ -9,9 +9,11 @@
 // a pass and under LibTorch's engine, and the gradients are accumulated as without activation_checkpoint. The
 // second run has the autocast state of the first. If the first run drew random numbers, the second run draws
 // the same numbers: it starts with the states that the generators had before the first run. These are the
-// generators of the process, those of the inputs' devices, and the program's `generators`. No other thread
-// may draw from these generators during either run. The forward must not call another worker in a pass: the
-// second run refuses such calls. As thread-safe as the operators that the forward calls.
+// generators of the process, those of the inputs' devices, and the program's `generators`. If another thread
+// draws from one of them during a run, so that the runs have different numbers, the backward fails with
+// failed_precondition; on an accelerator, this is detected by the generators' states alone. The forward must
+// not call another worker in a pass: the second run refuses such calls. As thread-safe as the operators that
+// the forward calls.
 #pragma once
 
 #include <weft/rpc/core/export.h>

@@ -255,6 +255,7 @@ StageGraph cut(const LayerGraph& layers, const CutOptions& options) {
     }
     auto module = std::make_shared<torch::nn::Module>();
     std::vector<StageForward> forwards;
+    std::vector<at::Generator> generators;
     for (int layer = part.first; layer < part.last; ++layer) {
       BuiltLayer made = built(layers[layer], layer, options.seed);
       if (made.module == nullptr || !made.forward)
@@ -262,9 +263,10 @@ StageGraph cut(const LayerGraph& layers, const CutOptions& options) {
                       " was built without a module or a function, expected both");
       module->register_module(layers[layer].name, std::move(made.module));
       forwards.push_back(std::move(made.forward));
+      generators.insert(generators.end(), made.generators.begin(), made.generators.end());
     }
     graph.add({std::move(module), PartForward(layers, part, stage + 1 == parts.size(), std::move(forwards)),
-               std::move(inputs)});
+               std::move(inputs), std::move(generators)});
   }
   add_ties(layers, parts, options.seed, graph);
   return graph;

@@ -27,6 +27,7 @@ namespace weft::pipeline {
 struct BuiltLayer {
   std::shared_ptr<torch::nn::Module> module;
   StageForward forward;
+  std::vector<at::Generator> generators = {};  // from which `forward` draws (Stage::generators)
 };
 
 // A layer, and how a worker builds it.

@@ -53,6 +53,13 @@ std::vector<int> StageGraph::outputs_of(schedule::Edge edge) const {
   return {outputs.begin(), outputs.end()};
 }
 
+void StageGraph::draw_from(int stage, std::vector<at::Generator> generators) {
+  if (stage < 0 || stage >= size())
+    refuse("StageGraph::draw_from: stage " + std::to_string(stage) + ", expected one of the " +
+           std::to_string(size()) + " stages");
+  stages_[static_cast<std::size_t>(stage)].generators = std::move(generators);
+}
+
 void StageGraph::tie(Tie parameters) {
   if (parameters.size() < 2)
     refuse("StageGraph::tie: " + std::to_string(parameters.size()) + " parameters, expected at least two");

@@ -16,6 +16,7 @@
 
 #include <weft/parallel/schedule/schedule.h>
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -97,6 +98,10 @@ struct Stage {
   // Computes the outputs from the inputs, both in order.
   StageForward forward;
   std::vector<Source> inputs;
+  // Generators of the program from which `forward` draws random numbers, such as DropoutGenerators::both().
+  // A recomputation draws the same numbers from them. Nothing else may draw from them while the stage
+  // computes.
+  std::vector<at::Generator> generators = {};
   int number = 0;  // the stage's number, set by StageGraph::add()
 };
 
@@ -117,6 +122,9 @@ class WEFT_EXPORT StageGraph {
 
   // Adds a stage without a module, which another process computes. invalid_argument: as for add().
   int add_elsewhere(std::vector<Source> inputs);
+
+  // Sets Stage::generators of a stage, such as one of split().
+  void draw_from(int stage, std::vector<at::Generator> generators);
 
   // Ties these parameters. invalid_argument: fewer than two parameters, a number that no stage has, or a name
   // that the module of a stage in this process does not have.

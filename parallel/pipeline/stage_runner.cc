@@ -38,23 +38,11 @@ struct StageRunner::Microbatch {
   Values kept;
   std::vector<std::uint32_t> versions;  // of these
   std::optional<at::ThreadLocalState> thread_state;
-  std::optional<dist_autograd::GeneratorStates> generators;  // before it, if it drew random numbers
+  std::optional<dist_autograd::SecondRun> second;
 };
 
-namespace {
-
-// The states of the generators of all devices on which the stage may draw random numbers.
-dist_autograd::GeneratorStates generators_of(const Values& inputs, const torch::nn::Module& module) {
-  Values tensors = inputs;
-  for (const at::Tensor& parameter : module.parameters()) tensors.push_back(parameter);
-  for (const at::Tensor& buffer : module.buffers()) tensors.push_back(buffer);
-  return dist_autograd::GeneratorStates::of(tensors);
-}
-
-}  // namespace
-
-StageRunner::StageRunner(Stage stage, dist_autograd::GradientSink& gradients)
-    : stage_(std::move(stage)), gradients_(gradients) {}
+StageRunner::StageRunner(Stage stage, dist_autograd::GradientSink& gradients, bool is_alone)
+    : stage_(std::move(stage)), is_alone_(is_alone), gradients_(gradients) {}
 StageRunner::~StageRunner() = default;
 StageRunner::StageRunner(StageRunner&&) noexcept = default;
 
@@ -78,10 +66,15 @@ Values StageRunner::forward(int microbatch, const Values& inputs, Keep keep) {
     own.push_back(input.detach());
     state->versions.push_back(input._version());
   }
-  for (const at::Tensor& parameter : stage_.module->parameters()) has_gradient |= parameter.requires_grad();
-  const auto before = generators_of(inputs, *stage_.module);
+  Values used = inputs;  // on the devices on which the stage may draw random numbers
+  for (const at::Tensor& parameter : stage_.module->parameters()) {
+    has_gradient |= parameter.requires_grad();
+    used.push_back(parameter);
+  }
+  for (const at::Tensor& buffer : stage_.module->buffers()) used.push_back(buffer);
+  state->second.emplace(used, stage_.generators, is_alone_);
   Values outputs = stage_.forward(own, next(microbatch));
-  if (!(before.now() == before)) state->generators.emplace(before);
+  state->second->note_first(outputs);
   for (at::Tensor& output : outputs)
     if (has_gradient && torch::autograd::isDifferentiableType(output.scalar_type()))
       output = output.detach().set_requires_grad(true);
@@ -98,9 +91,8 @@ Values StageRunner::recompute(int microbatch) {
                            " was changed in place, and the recomputation needs it: change a copy");
   const at::ThreadLocalStateGuard as_before(*state.thread_state);
   const KeptBuffers buffers(*stage_.module);
-  std::optional<dist_autograd::DrawsAgain> draws_again;
-  if (state.generators) draws_again.emplace(*state.generators);
-  Values outputs = run_forward(state, std::exchange(state.kept, {}), next(microbatch));
+  Values outputs =
+      state.second->run([&] { return run_forward(state, std::exchange(state.kept, {}), next(microbatch)); });
   buffers.restore();
   return outputs;
 }

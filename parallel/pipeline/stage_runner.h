@@ -20,8 +20,10 @@ namespace weft::pipeline {
 
 class WEFT_EXPORT StageRunner {
  public:
-  // gradients: receives the gradients of parameters; must outlive the runner.
-  StageRunner(Stage stage, dist_autograd::GradientSink& gradients);
+  // gradients: receives the gradients of parameters; must outlive the runner. is_alone: whether no other
+  // thread of the pipeline computes stages at the same time. Otherwise a recomputation restores only the
+  // generators of the stage (Stage::generators).
+  StageRunner(Stage stage, dist_autograd::GradientSink& gradients, bool is_alone = true);
   ~StageRunner();
   StageRunner(StageRunner&&) noexcept;
   StageRunner& operator=(StageRunner&&) = delete;
@@ -41,7 +43,8 @@ class WEFT_EXPORT StageRunner {
   Values forward(int microbatch, const Values& inputs, Keep keep);
   // Computes again a forward that ran with Keep::inputs. The random numbers are the same, and the module's
   // buffers do not change. Pass the outputs of recompute() to add_root(), not those of forward().
-  // failed_precondition: an input was changed in place after the forward.
+  // failed_precondition: an input was changed in place after the forward, or the random numbers differ,
+  // because another thread has drawn from the same generator (dist_autograd::SecondRun).
   Values recompute(int microbatch);
   // Call it before the backward, for each value at which the backward starts. root: an output, or a value
   // that was computed from outputs, such as the loss. gradient: the gradient of root. If root does not
@@ -65,6 +68,7 @@ class WEFT_EXPORT StageRunner {
   Values run(int microbatch, bool in_parts);
 
   const Stage stage_;
+  const bool is_alone_;
   bool is_first_ = true;  // StepPosition::is_first_microbatch of the next forward
   std::map<int, std::unique_ptr<Microbatch>> microbatches_;
   dist_autograd::GradientSink& gradients_;

@@ -9,8 +9,8 @@
 // parallel, the activations outside of the linear layers are split. Ranks that differ in another dimension of
 // a mesh (data, pipeline) must use different seeds. The program owns the object. Not thread-safe. Use state()
 // and set_state() for checkpoints. To draw the same numbers in a recomputed forward, give both() to
-// dist_autograd::activation_checkpoint(). The recomputation of a pipeline's stages does not restore these
-// generators.
+// dist_autograd::activation_checkpoint(), or to the pipeline's stage (Stage::generators). Each stage that
+// another thread computes needs generators of its own.
 #pragma once
 
 #include <weft/parallel/collectives/group.h>

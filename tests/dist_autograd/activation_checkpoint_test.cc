@@ -4,7 +4,10 @@
 
 #include <ATen/autocast_mode.h>
 
+#include <thread>
+
 #include "tests/dist_autograd/pass_support.h"
+#include "tests/support/errors.h"
 
 namespace weft::dist_autograd::test::activation_checkpoint_test {
 namespace {
@@ -119,6 +122,30 @@ TEST_F(ActivationCheckpoint, DrawsTheSameNumbersFromGivenGeneratorsAgain) {
   const at::Tensor y = activation_checkpoint(forward, {x}, {}, {own})[0];
   y.sum().backward();
   EXPECT_TRUE(at::equal(x.grad(), y.detach()));
+}
+
+// Other threads draw equally often in both runs, but not at the same places.
+TEST_F(ActivationCheckpoint, FailsIfOtherThreadsHaveDrawnSomeOfTheNumbers) {
+  for (const bool draws_itself : {true, false}) {
+    int runs = 0;
+    const auto forward = [&](const Tensors& in) {
+      const auto mask = [&] { return draws_itself ? at::rand({4}) : at::ones({4}); };
+      const auto other = [] { std::thread([] { at::rand({8}); }).join(); };
+      if (runs++ == 0) other();
+      const at::Tensor y = in[0] * mask();
+      if (runs > 1) other();
+      return Tensors{y};
+    };
+    const at::Tensor x = at::ones({4}).requires_grad_();
+    const at::Tensor y = activation_checkpoint(forward, {x}, {})[0];
+    const auto error = weft::test::error_of([&] { y.sum().backward(); });
+    ASSERT_EQ(error.has_value(), draws_itself) << (error ? error->what() : "no error");
+    if (error) {
+      EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+    } else {
+      EXPECT_TRUE(at::equal(x.grad(), y.detach()));
+    }
+  }
 }
 
 TEST_F(ActivationCheckpoint, RunsAgainUnderTheSameAutocast) {

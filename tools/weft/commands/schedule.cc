@@ -145,10 +145,9 @@ Exit run(const Options& options) {
   if (!options.save.empty())
     write_file(options.save, schedule::save(options.messages || options.waits > 0 ? placed : plan));
   if (!options.svg.empty()) {
-    const std::string title = options.title.empty()
-                                  ? name + ": " + sizes + ", bubble " +
-                                        number(100 * prediction.bubble_with_barrier) + " %"
-                                  : options.title;
+    const std::string title = options.title.empty() ? name + ": " + sizes + ", bubble " +
+                                                          number(100 * prediction.bubble_with_barrier) + " %"
+                                                    : options.title;
     write_file(options.svg, schedule::svg(placed, {{title, prediction.timeline}}));
   }
   return Exit::ok;
