@@ -29,16 +29,25 @@ struct Type {
   const char* name;
   at::ScalarType type;
 };
-constexpr Type types[] = {{"F64", at::kDouble},
+// Other programs may not know C32, C128 and the FNUZ types.
+constexpr Type types[] = {{"C128", at::kComplexDouble},
+                          {"C64", at::kComplexFloat},
+                          {"C32", at::kComplexHalf},
+                          {"F64", at::kDouble},
                           {"F32", at::kFloat},
                           {"F16", at::kHalf},
                           {"BF16", at::kBFloat16},
                           {"F8_E4M3", at::kFloat8_e4m3fn},
                           {"F8_E5M2", at::kFloat8_e5m2},
+                          {"F8_E4M3FNUZ", at::kFloat8_e4m3fnuz},
+                          {"F8_E5M2FNUZ", at::kFloat8_e5m2fnuz},
                           {"I64", at::kLong},
                           {"I32", at::kInt},
                           {"I16", at::kShort},
                           {"I8", at::kChar},
+                          {"U64", at::kUInt64},
+                          {"U32", at::kUInt32},
+                          {"U16", at::kUInt16},
                           {"U8", at::kByte},
                           {"BOOL", at::kBool}};
 

@@ -361,12 +361,25 @@ rpc::Task<std::uint64_t> EmbeddingShard::load_all(std::string directory,
                         }));
   auto all = rpc::when_all(std::move(parts));  // all complete before growth is allowed again
   const std::vector<LoadedRows> loaded = co_await std::move(all);
-  moving_ = false;
   std::uint64_t rows = 0;
+  std::exception_ptr failed;
   for (const LoadedRows& one : loaded) {
-    if (one.error != nullptr) std::rethrow_exception(one.error);
+    if (failed == nullptr) failed = one.error;
     rows += one.rows;
   }
+  if (failed != nullptr) {
+    // Some rows are loaded. Without them, load() may be called again.
+    std::vector<rpc::Future<Outcome>> emptied;
+    for (const Ref& shard : shards)
+      emptied.push_back(
+          shard.call<&EmbeddingShard::evict_unused>(0U).then([](rpc::Result<std::uint64_t>&& result) {
+            return Outcome{result.error()};  // a lost owner has no rows
+          }));
+    auto all_emptied = rpc::when_all(std::move(emptied));
+    (void)co_await std::move(all_emptied);
+  }
+  moving_ = false;
+  if (failed != nullptr) std::rethrow_exception(failed);
   co_return rows;
 }
 

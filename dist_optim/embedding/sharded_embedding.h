@@ -88,7 +88,8 @@ class WEFT_EXPORT ShardedEmbedding {
   // completes.
   rpc::Future<SavedRows> save(const std::string& directory, bool incremental = false) const;
   // Loads the newest complete checkpoint in the directory into an embedding without rows. Any number of
-  // owners may have written it. Returns the number of rows. not_found: no checkpoint is complete.
+  // owners may have written it. Returns the number of rows. not_found: no checkpoint is complete. After an
+  // error the embedding has no rows, and load() may be called again.
   rpc::Future<std::uint64_t> load(const std::string& directory) const;
 
   // Converts to a participant of a DistributedOptimizer.

@@ -169,6 +169,28 @@ TEST(EmbeddingCheckpoint, AnIncompleteCheckpointIsIgnored) {
   EXPECT_TRUE(torch::equal(got(again.read(torch::arange(100))), at::full({100, 1}, -2.0f)));
 }
 
+TEST(EmbeddingCheckpoint, ALoadThatFailsHalfWayIsRepeated) {
+  TemporaryDirectory directory;
+  Owners owners(2);
+  const at::Tensor ids = torch::arange(300);
+  const ShardedEmbedding written(owners.trainer(), zeros(2), owners.peers(2));
+  touch(owners.trainer(), written, ids);
+  got(written.save(directory.path));
+  const auto damaged = std::filesystem::directory_iterator(directory.path)->path();
+  const std::filesystem::path whole = directory.path + "-whole";
+  std::filesystem::copy(damaged, whole);
+  std::filesystem::resize_file(damaged, std::filesystem::file_size(damaged) / 2);
+  const ShardedEmbedding loaded(owners.trainer(), zeros(2), owners.peers(2));
+  for (int tries = 0; tries < 2; ++tries)
+    EXPECT_NE(
+        test::message_of([&] { return got(loaded.load(directory.path)); }).find(damaged.filename().string()),
+        std::string::npos)
+        << tries;
+  std::filesystem::rename(whole, damaged);
+  EXPECT_EQ(got(loaded.load(directory.path)), 300u);
+  EXPECT_TRUE(torch::equal(got(loaded.read(ids)), got(written.read(ids))));
+}
+
 TEST(EmbeddingCheckpoint, GrowthIsRefusedWhileItIsLoaded) {
   TemporaryDirectory directory;
   const auto taking = std::make_shared<test::HeldCalls>("weft.embedding_shard.take");
