@@ -19,8 +19,8 @@ namespace weft::data_parallel {
 // of this rank that count in the norm. If several ranks have a copy of a gradient, only one of them counts
 // it. over: the groups over which the norm is reduced, one after the other. norm_type: p, positive; infinity:
 // the largest absolute value. A norm that is not finite also scales the gradients, as in
-// torch::nn::utils::clip_grad_norm_. Undefined gradients are ignored. All ranks call it; it blocks.
-// invalid_argument: norm_type is not positive.
+// torch::nn::utils::clip_grad_norm_. Gradients may be complex or sparse (COO). Undefined gradients are
+// ignored. All ranks call it; it blocks. invalid_argument: norm_type is not positive.
 WEFT_EXPORT double clip_gradients(const std::vector<at::Tensor>& counted,
                                   const std::vector<at::Tensor>& gradients,
                                   const std::vector<collectives::Group>& over, double max_norm,

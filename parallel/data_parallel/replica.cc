@@ -302,14 +302,17 @@ void Replica::attach_now(const dist_autograd::Pass& pass) {
 rpc::Future<void> Replica::share_buffers(int source) const {
   if (buffer_hook_.run) return buffer_hook_.run(group_, buffers_, source);
   std::vector<at::Tensor> of_source;
-  std::vector<rpc::Future<void>> in_flight;
+  std::map<std::pair<at::ScalarType, std::string>, std::vector<at::Tensor>> averaged;
   for (const auto& [name, buffer] : buffers_) {
-    if (options_.buffers == Buffers::average && buffer.is_floating_point()) {
-      in_flight.push_back(group_.all_reduce(buffer, collectives::ReduceOp::avg));
-    } else {
-      of_source.push_back(buffer);
-    }
+    // As LibTorch's own updates of buffers, this one leaves their versions: a graph that has saved a running
+    // mean can still run its backward.
+    const at::Tensor same = buffer.variable_data();
+    const bool averages = options_.buffers == Buffers::average && buffer.is_floating_point();
+    (averages ? averaged[{buffer.scalar_type(), buffer.device().str()}] : of_source).push_back(same);
   }
+  std::vector<rpc::Future<void>> in_flight;
+  for (auto& [kind, tensors] : averaged)
+    in_flight.push_back(group_.all_reduce(std::move(tensors), collectives::ReduceOp::avg));
   in_flight.push_back(broadcast_tensors(group_, of_source, source));
   return rpc::when_all(std::move(in_flight));
 }

@@ -20,7 +20,9 @@ namespace weft::data_parallel {
 // A bucket of gradients that a hook reduces.
 struct WEFT_EXPORT GradientBucket {
   std::size_t index = 0;               // in the order of reduction
-  bool last = false;                   // the last bucket of the backward
+  // The last bucket of the plan. A backward that reaches none of its parameters does not reduce it, and then
+  // has no bucket with this mark: which buckets are left out is known only after the others have started.
+  bool last = false;
   at::Tensor buffer;                   // all gradients, flat, with zeros between them; also the result
   std::vector<at::Tensor> gradients;   // views of the buffer with the parameters' shapes
   std::vector<at::Tensor> parameters;  // of these gradients

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <algorithm>
 #include <string>
 #include <tuple>
 
@@ -48,7 +49,7 @@ QuantizationHook::QuantizationHook(const QuantizationOptions& options) : options
 
 void QuantizationHook::allocate(const collectives::Group& group, const at::Tensor& values,
                                 Bucket& bucket) const {
-  const std::int64_t block = options_.block == 0 ? values.numel() : options_.block;
+  const std::int64_t block = options_.block == 0 ? std::max<std::int64_t>(values.numel(), 1) : options_.block;
   const std::int64_t blocks = (values.numel() + block - 1) / block;
   const auto wide = values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   bucket.padded = at::zeros({blocks, block}, values.options().dtype(wide));

@@ -9,6 +9,7 @@
 // planned, rank 0 answers with a last plan. The rank then stops receiving, and its state is released.
 #include <weft/parallel/data_parallel/negotiated/negotiated_reduction.h>
 
+#include <weft/parallel/collectives/operation/collective_call.h>
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_coordinator.h>
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_run.h>
 #include <weft/rpc/core/mutex.h>
@@ -48,6 +49,19 @@ rpc::Error error_of(const std::exception_ptr& error) {
 // An error that only the arguments of one collective cause leaves the group usable.
 bool concerns_arguments(const rpc::Error& error) {
   return error.kind() == rpc::ErrorKind::invalid_argument || error.kind() == rpc::ErrorKind::unsupported;
+}
+
+void check_options(const NegotiationOptions& options) {
+  if (options.tuning) (void)FusionTuner(*options.tuning);
+  for (std::size_t i = 0; i < options.devices.size(); ++i) {
+    const c10::Device device = options.devices[i];
+    if (device.is_cpu() || !device.has_index() ||
+        std::find(options.devices.begin(), options.devices.begin() + static_cast<std::ptrdiff_t>(i),
+                  device) != options.devices.begin() + static_cast<std::ptrdiff_t>(i))
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "NegotiationOptions::devices has " + device.str() +
+                           ", expected devices other than cpu, with an index, each once");
+  }
 }
 
 Group split_off(const Group& group, collectives::GroupOptions options, const std::string& name) {
@@ -109,22 +123,20 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
                                const ReductionCall& call) {
     PendingReduction pending{name, std::move(tensors), call, {}};
     auto future = pending.promise.future();
+    if (const auto reserved = rpc::capture([&] { reserve(name); }); !reserved.ok()) {
+      pending.promise.fail(reserved.error());
+      return future;
+    }
     auto request = rpc::capture([&] {
       check_reduction(pending, devices_);
+      collectives::note_writes(pending.tensors);
       for (at::Tensor& tensor : pending.tensors)
         if (tensor.requires_grad() && !tensor.is_sparse()) tensor = tensor.detach();
-      reserve(name);
-      try {
-        return prepare_reduction(pending, devices_);
-      } catch (...) {
-        rpc::MutexLock lock(mutex_);
-        names_.erase(name);
-        throw;
-      }
+      return prepare_reduction(pending, devices_);
     });
-    if (!request.ok()) {
-      pending.promise.fail(request.error());
-      return future;
+    if (!request.ok()) {  // the other ranks must not wait for this rank
+      pending.refusal = request.error();
+      request = ReductionRequest{.name = name, .refusal = error_of(request.error()).what()};
     }
     pending.times.made = timeline_.now();
     bool first = false;
@@ -206,6 +218,9 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
   }
 
   void reserve(const std::string& name) {
+    if (name.empty())
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       "all_reduce of '': the name is empty, expected a non-empty name");
     rpc::MutexLock lock(mutex_);
     if (has_joined_)
       throw rpc::Error(
@@ -224,6 +239,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
       rpc::MutexLock lock(mutex_);
       names_.erase(pending.name);
     }
+    if (pending.refusal != nullptr) result = pending.refusal;
     timeline_.add(pending.name, pending.times, pending.bytes, result.ok() ? nullptr : result.error());
     pending.promise.complete(std::move(result));
   }
@@ -442,16 +458,16 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
 
 std::shared_ptr<NegotiatedReduction> NegotiatedReduction::make(rpc::Agent& agent, const Group& group,
                                                                const NegotiationOptions& options) {
-  if (options.tuning) (void)FusionTuner(*options.tuning);  // refused on all ranks, before the groups are made
-  for (std::size_t i = 0; i < options.devices.size(); ++i) {
-    const c10::Device device = options.devices[i];
-    if (device.is_cpu() || !device.has_index() ||
-        std::find(options.devices.begin(), options.devices.begin() + static_cast<std::ptrdiff_t>(i),
-                  device) != options.devices.begin() + static_cast<std::ptrdiff_t>(i))
-      throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "NegotiationOptions::devices has " + device.str() +
-                           ", expected devices other than cpu, with an index, each once");
-  }
+  // The other ranks must not wait for a rank that refuses its options.
+  const auto checked = rpc::capture([&] { check_options(options); });
+  const auto refusals =
+      group.all_gather_object(checked.ok() ? std::string() : error_of(checked.error()).what()).get();
+  if (!checked.ok()) std::rethrow_exception(checked.error());
+  for (std::size_t rank = 0; rank < refusals.size(); ++rank)
+    if (!refusals[rank].empty())
+      throw rpc::Error(
+          rpc::ErrorKind::invalid_argument,
+          "NegotiatedReduction: rank " + std::to_string(rank) + " has refused its options: " + refusals[rank]);
   const auto state = std::make_shared<State>(agent, group, options);
   state->start(options);
   return std::shared_ptr<NegotiatedReduction>(new NegotiatedReduction(state));

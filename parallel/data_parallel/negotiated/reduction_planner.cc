@@ -86,6 +86,10 @@ void ReductionPlanner::make_ready(const std::string& name, std::optional<rpc::Er
 std::optional<rpc::Error> ReductionPlanner::error_of(const Entry& entry) const {
   const auto& [first_rank, first] = *entry.requests.begin();
   for (const auto& [rank, request] : entry.requests)
+    if (!request.refusal.empty())
+      return rpc::Error(rpc::ErrorKind::invalid_argument,
+                        "rank " + std::to_string(rank) + " has refused it: " + request.refusal);
+  for (const auto& [rank, request] : entry.requests)
     if (request.meaning != first.meaning)
       return rpc::Error(rpc::ErrorKind::invalid_argument,
                         "all_reduce of '" + first.name + "': rank " + std::to_string(first_rank) + " has " +
@@ -150,7 +154,10 @@ std::vector<ReductionPlanner::Stall> ReductionPlanner::stalled(Time now,
     if (now - entry.since < limit) continue;
     Stall& stall = all.emplace_back(Stall{name, entry.since, {}, {}});
     for (int rank = 0; rank < ranks_; ++rank)
-      (entry.requests.contains(rank) ? stall.ready : stall.missing).push_back(rank);
+      if (entry.requests.contains(rank))
+        stall.ready.push_back(rank);
+      else if (!joined_.contains(rank))
+        stall.missing.push_back(rank);
   }
   std::stable_sort(all.begin(), all.end(), [](const Stall& a, const Stall& b) { return a.since < b.since; });
   return all;

@@ -43,9 +43,10 @@ struct ReductionRequest {
   std::string kind;         // requests of one kind may be fused: dtype, place, operation and factors
   std::uint64_t bytes = 0;  // of all its tensors
   ReductionForm form = {};
-  std::int64_t rows = 0;  // of this rank's sparse tensor
+  std::int64_t rows = 0;     // of this rank's sparse tensor
+  std::string refusal = {};  // not empty: why this rank refuses its tensors; then the name fails on all ranks
 };
-WEFT_CODEC(ReductionRequest, name, meaning, kind, bytes, form, rows)
+WEFT_CODEC(ReductionRequest, name, meaning, kind, bytes, form, rows, refusal)
 
 // The next operation of all ranks: one collective for all these names, or the gather of one sparse tensor, or
 // the failure of all these names.
@@ -96,7 +97,7 @@ class WEFT_EXPORT ReductionPlanner {
   std::optional<JoinEnd> take_join_end() { return std::exchange(join_end_, std::nullopt); }
 
   // A name that the ranks in `ready` have requested, the first of them at `since`, and that the ranks in
-  // `missing` have not requested.
+  // `missing` have neither requested nor joined.
   struct Stall {
     std::string name;
     Time since;

@@ -81,6 +81,25 @@ TEST_F(Replicas, AModuleWithoutParametersIsRefused) {
   });
 }
 
+// The mean and the variance are reduced together. A graph that has saved them before can still run backward.
+TEST_F(Replicas, BuffersOfOneDtypeShareACollectiveAndKeepTheirVersions) {
+  for (const Buffers buffers : {Buffers::broadcast, Buffers::average}) {
+    on_ranks(groups, [&](const Group& group) {
+      auto module = std::make_shared<Normalized>();
+      DistributedDataParallel ddp{group, module, Options{.buffers = buffers}};
+      const at::Tensor first = ddp.forward(at::ones({4, 3}, at::kDouble)).sum();
+      const at::Tensor second = ddp.forward(at::ones({4, 3}, at::kDouble)).sum();
+      (first + second).backward();
+      std::size_t averages = 0;
+      for (const auto& core : collectives::CollectivesLayer::of(*group.agent())->all())
+        if (core->name() == ddp.group().name())
+          for (const auto& entry : core->flight().records.entries)
+            averages += entry.text.starts_with("all_reduce(avg, float64[3]") ? 1 : 0;
+      EXPECT_EQ(averages, buffers == Buffers::average ? 2U : 0U);  // one for each forward
+    });
+  }
+}
+
 TEST_F(Replicas, BuffersAreSharedBeforeEachForwardInTraining) {
   for (const Buffers buffers : {Buffers::broadcast, Buffers::average, Buffers::local}) {
     on_ranks(groups, [&](const Group& group) {

@@ -1,5 +1,7 @@
 #include <weft/parallel/data_parallel/negotiated/internal/pending_reduction.h>
 
+#include <weft/parallel/collectives/operation/collective_call.h>
+
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
@@ -72,7 +74,6 @@ void check_reduction(PendingReduction& pending, const std::vector<c10::Device>& 
     throw rpc::Error(kind, "all_reduce of '" + pending.name + "': " + text);
   };
   using enum rpc::ErrorKind;
-  if (name.empty()) refuse(invalid_argument, "the name is empty, expected a non-empty name");
   if (tensors.empty()) refuse(invalid_argument, "no tensors, expected one or more");
   if (call.op.kind == ReduceOp::Kind::premul_sum)
     refuse(invalid_argument, "the operation is premul_sum: use sum with ReductionCall::prescale");
@@ -100,6 +101,7 @@ void check_reduction(PendingReduction& pending, const std::vector<c10::Device>& 
     if (tensor.scalar_type() != first.scalar_type())
       refuse(invalid_argument, std::string("tensors of ") + c10::toString(first.scalar_type()) + " and " +
                                    c10::toString(tensor.scalar_type()) + ", expected one dtype");
+    if (!tensor.is_sparse()) collectives::check_separate("all_reduce of '" + name + "'", tensor);
     if ((call.prescale != 1 || call.postscale != 1) && tensor.scalar_type() == at::kBool)
       refuse(invalid_argument, "factors for a tensor of Bool, expected numbers");
   }

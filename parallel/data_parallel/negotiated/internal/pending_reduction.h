@@ -22,6 +22,7 @@ struct PendingReduction {
   at::Tensor sparse_result = {};           // the caller's sparse tensor; `tensors` has a coalesced copy
   std::optional<c10::Event> written = {};  // on a device: when the caller's stream has the tensors
   bool is_zero = false;                    // zeros of a rank that has joined; no caller waits for it
+  std::exception_ptr refusal = {};         // why this rank refuses the tensors; null: it does not
 
   bool is_sparse() const { return tensors.front().is_sparse(); }
 };

@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace weft::data_parallel {
@@ -18,14 +19,30 @@ at::Tensor FusionMemory::take(std::uint64_t bytes, std::uint64_t expected) {
       free_.erase(fits);
       return memory;
     }
+    free_.clear();  // the new memory replaces it
   }
-  const auto size = std::max(bytes, expected);
+  // Powers of two, so that launches of different sizes soon use the same memory.
+  const auto size = std::max(bytes, std::min(std::bit_ceil(bytes), expected));
   return group_.empty({static_cast<std::int64_t>(size)}, at::TensorOptions(at::kByte).device(device_));
 }
 
 void FusionMemory::give_back(at::Tensor memory) {
   rpc::MutexLock lock(mutex_);
   free_.push_back(std::move(memory));
+}
+
+namespace {
+
+at::Tensor with_values(const at::Tensor& coalesced, const at::Tensor& values) {
+  return at::sparse_coo_tensor(coalesced._indices(), values, coalesced.sizes())._coalesced_(true);
+}
+
+}  // namespace
+
+// As in the collectives of a group, they are added in 64 bits.
+bool ReductionRun::averages_integers() const {
+  return reductions.front().call.op.kind == collectives::ReduceOp::Kind::avg &&
+         at::isIntegralType(reductions.front().sparse_result.scalar_type(), false);
 }
 
 std::uint64_t ReductionRun::bytes() const {
@@ -77,7 +94,8 @@ void ReductionRun::for_each_part(Copy copy, CopyBytes copy_bytes) const {
 rpc::Future<void> ReductionRun::start(const ReductionLane& lane, const std::vector<std::int64_t>& rows) {
   return lane.launches.run([&] {
     if (flat_.defined()) return lane.group.all_reduce(flat_, reductions.front().call.op);
-    const at::Tensor& own = tensors_.front();
+    at::Tensor own = tensors_.front();
+    if (averages_integers()) own = with_values(own, own._values().to(at::kLong));
     const at::Tensor counts = at::empty({lane.group.size(), 2}, at::kLong);
     counts.select(1, 0).copy_(at::tensor(rows));
     counts.select(1, 1).fill_(own.sparse_dim());
@@ -106,14 +124,12 @@ void ReductionRun::copy_back() {
 
 void ReductionRun::take_sum(int ranks) {
   PendingReduction& reduction = reductions.front();
-  const at::Tensor sum = gather_->sum();
+  at::Tensor sum = gather_->sum();
   const at::Tensor values = sum._values();
-  if (reduction.call.op.kind == collectives::ReduceOp::Kind::avg) {
-    if (at::isIntegralType(values.scalar_type(), false))
-      values.div_(ranks, "trunc");
-    else
-      values.div_(ranks);
-  }
+  if (averages_integers())
+    sum = with_values(sum, values.div_(ranks, "trunc").to(reduction.sparse_result.scalar_type()));
+  else if (reduction.call.op.kind == collectives::ReduceOp::Kind::avg)
+    values.div_(ranks);
   reduction.sparse_result.copy_(sum);
   reduction.tensors.front() = reduction.sparse_result;
 }

@@ -21,12 +21,12 @@
 
 namespace weft::data_parallel {
 
-class FusionMemory {
+class WEFT_EXPORT FusionMemory {
  public:
   FusionMemory(collectives::Group group, c10::Device device) : group_(std::move(group)), device_(device) {}
 
-  // expected: the bytes of a large launch. New memory has at least that size, so that later launches can use
-  // it.
+  // Returns memory of at least that number of bytes. expected: the bytes of a large launch, which new memory
+  // exceeds only if `bytes` does.
   at::Tensor take(std::uint64_t bytes, std::uint64_t expected);
   void give_back(at::Tensor memory);
 
@@ -72,6 +72,7 @@ class ReductionRun {
   void copy_together(FusionMemory& memory, std::uint64_t expected);
   void copy_back();
   void take_sum(int ranks);
+  bool averages_integers() const;  // for a sparse tensor
 
   std::vector<at::Tensor> tensors_;  // the tensors of all reductions
   at::Tensor memory_;                // bytes; undefined: one tensor, reduced in its own memory

@@ -67,6 +67,17 @@ TEST(QuantizationHook, EqualsTheSameRoundingInOneProcess) {
   }
 }
 
+TEST(QuantizationHook, ABucketMayHaveNoElements) {
+  Company company(2, Backend::memory);
+  for (const std::int64_t block : {0, 512})
+    on_ranks(company.groups(), [&](const Group& group) {
+      QuantizationHook hook({.block = block});
+      GradientBucket bucket = bucket_for(group, {at::zeros({0, 3}, at::kDouble)});
+      reduce(hook, group, bucket, {at::zeros({0, 3}, at::kDouble)});
+      EXPECT_EQ(bucket.buffer.numel(), 0);
+    });
+}
+
 TEST(QuantizationHook, ErrorIsAtMostHalfAScale) {
   Company company(2, Backend::memory);
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16})

@@ -387,6 +387,57 @@ TEST(NegotiatedReduction, ADifferenceIsReportedWithBothValuesAndRanksContinue) {
   expect_done(std::move(futures));
 }
 
+TEST(NegotiatedReduction, ARefusalOfOneRankFailsItsNameOnAllRanksAndNoOther) {
+  Ranks ranks(3);
+  const auto fails = [&](const at::Tensor& refused, ErrorKind kind, const std::string& words) {
+    Futures wrong, others, right;
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      auto& futures = rank == 1 ? wrong : others;
+      futures.push_back(ranks[rank].all_reduce("w", rank == 1 ? refused : at::ones({4})));
+      right.push_back(ranks[rank].all_reduce("x", at::ones({4})));
+    }
+    expect_all(std::move(wrong), kind, {words});
+    expect_all(std::move(others), ErrorKind::invalid_argument, {"rank 1 has refused it", "'w'", words});
+    expect_done(std::move(right));
+  };
+  fails(at::ones({1}).expand({4}), ErrorKind::invalid_argument, "is expanded");
+  fails(at::ones({4}).to(at::kMeta), ErrorKind::unsupported, "a tensor on meta");
+  Futures all;  // each rank gets its own refusal
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    all.push_back(ranks[rank].all_reduce("w", at::ones({1}).expand({4})));
+  expect_all(std::move(all), ErrorKind::invalid_argument, {"is expanded"});
+  for (std::size_t rank = 0; rank < 3; ++rank) all.push_back(ranks[rank].all_reduce("w", at::ones({4})));
+  expect_done(std::exchange(all, {}));
+}
+
+TEST(NegotiatedReduction, IncreasesTheVersionsOfItsTensors) {
+  Ranks ranks(2);
+  on_ranks(ranks.groups, [&](const Group& group) {
+    const at::Tensor x = at::ones({3}, at::TensorOptions().requires_grad(true)), y = x.exp(), z = x.exp();
+    auto& reduction = ranks[static_cast<std::size_t>(group.rank())];
+    reduction.all_reduce("one", y).get();
+    reduction.all_reduce("several", std::vector<at::Tensor>{z, x.detach().clone()}).get();
+    EXPECT_THROW(y.sum().backward(), c10::Error);
+    EXPECT_THROW(z.sum().backward(), c10::Error);
+  });
+}
+
+TEST(NegotiatedReduction, AveragesOfIntegersDoNotOverflow) {
+  Ranks ranks(2);
+  on_ranks(ranks.groups, [&](const Group& group) {
+    auto& reduction = ranks[static_cast<std::size_t>(group.rank())];
+    const at::Tensor dense = at::full({3}, 127, at::kChar);
+    at::Tensor sparse = at::full({3}, 100 + group.rank(), at::kShort).to_sparse();
+    sparse._values().mul_(300);
+    auto both = reduction.all_reduce("dense", dense);
+    reduction.all_reduce("sparse", sparse).get();
+    both.get();
+    EXPECT_TRUE(at::equal(dense, at::full({3}, 127, at::kChar))) << dense;
+    EXPECT_EQ(sparse.scalar_type(), at::kShort);
+    EXPECT_TRUE(at::equal(sparse.to_dense(), at::full({3}, 30'150, at::kShort))) << sparse;
+  });
+}
+
 TEST(NegotiatedReduction, ANameInFlightIsRefused) {
   Ranks ranks(2);
   at::Tensor zero = at::ones({2}), one = at::full({2}, 3.0F);

@@ -192,5 +192,23 @@ TEST(ReductionPlanner, ReportsMissingRanks) {
   EXPECT_EQ(planner.oldest(), start + 5s);
 }
 
+TEST(ReductionPlanner, AStallDoesNotNameRanksThatHaveJoined) {
+  ReductionPlanner planner(4);
+  planner.join(2);
+  planner.add(0, request("a"), {});
+  const auto stalls = planner.stalled(Time() + 10s, 10s);
+  ASSERT_EQ(stalls.size(), 1U);
+  EXPECT_EQ(stalls[0].text(), "ready on rank 0; missing ranks 1, 3");
+}
+
+TEST(ReductionPlanner, ARefusalFailsTheName) {
+  ReductionPlanner planner(2);
+  planner.add(0, request("a"), {});
+  planner.add(1, {.name = "a", .refusal = "an expanded tensor"}, {});
+  const auto launches = planner.plan(100);
+  ASSERT_EQ(launches.size(), 1U);
+  EXPECT_EQ(launches[0].error, "rank 1 has refused it: an expanded tensor");
+}
+
 }  // namespace
 }  // namespace weft::data_parallel::reduction_planner_test
