@@ -212,9 +212,11 @@ at::Tensor combined(Hook hook, Kind kind, const Tensors& of, int rank) {
 
 class TrainingMatrix : public ::testing::TestWithParam<std::tuple<Mode, Hook, Kind>> {
  protected:
-  // Compares the gradients of a batch on a rank.
-  void expect_gradients(const Model& model, int number, int rank,
-                        const std::function<at::Tensor(const at::Tensor&)>& gradient_of) const {
+  // Compares the gradients of a batch on a rank, and returns them with copies.
+  std::vector<std::pair<at::Tensor, at::Tensor>> expect_gradients(
+      const Model& model, int number, int rank,
+      const std::function<at::Tensor(const at::Tensor&)>& gradient_of) const {
+    std::vector<std::pair<at::Tensor, at::Tensor>> found;
     std::size_t index = 0;
     for (const auto& parameter : model.named_parameters()) {
       SCOPED_TRACE("batch " + std::to_string(number) + ", rank " + std::to_string(rank) + ", " +
@@ -223,8 +225,9 @@ class TrainingMatrix : public ::testing::TestWithParam<std::tuple<Mode, Hook, Ki
       for (const Tensors& own : expected_[static_cast<std::size_t>(number)]) of.push_back(own[index]);
       ++index;
       const at::Tensor actual = gradient_of(parameter.value());
-      ASSERT_EQ(actual.defined(), of[0].defined());
-      if (!actual.defined()) continue;
+      EXPECT_EQ(actual.defined(), of[0].defined());
+      if (!actual.defined() || !of[0].defined()) continue;
+      found.emplace_back(actual, actual.clone());
       // Hooks do not get sparse gradients.
       const bool is_sparse = kind_ == Kind::sparse && parameter.key() == "bag.weight";
       EXPECT_EQ(actual.is_sparse(), is_sparse);
@@ -233,6 +236,7 @@ class TrainingMatrix : public ::testing::TestWithParam<std::tuple<Mode, Hook, Ki
       const double tolerance = kind_ == Kind::bf16 ? 1e-6 : 1e-9;
       EXPECT_TRUE(at::allclose(dense, wanted, tolerance, tolerance)) << dense << "\n" << wanted;
     }
+    return found;
   }
 
   const Mode mode_ = std::get<0>(GetParam());
@@ -253,6 +257,13 @@ TEST_P(TrainingMatrix, GradientsAreThoseOfOneProcess) {
     if (kind_ == Kind::bf16) options.mixed_precision.parameters = at::kBFloat16;
     DistributedDataParallel ddp{group, model, options};
     ddp.set_hook(make(hook_, kind_));
+    std::vector<std::pair<at::Tensor, at::Tensor>> kept;  // gradients of all batches
+    const auto compare = [&](int number, const std::function<at::Tensor(const at::Tensor&)>& gradient_of) {
+      for (auto& each : expect_gradients(*model, number, rank, gradient_of)) kept.push_back(std::move(each));
+    };
+    const auto expect_kept = [&] {
+      for (const auto& [gradient, copy] : kept) EXPECT_TRUE(at::equal(gradient.to_dense(), copy.to_dense()));
+    };
     const auto unfreeze = [&](int number) {
       if (kind_ == Kind::unfrozen && number == batches / 2) model->freeze(false);
     };
@@ -263,9 +274,9 @@ TEST_P(TrainingMatrix, GradientsAreThoseOfOneProcess) {
         const Batch batch = batch_of(kind_, number, rank);
         model->zero_grad();
         loss_of(ddp.forward(batch.data), batch.target).backward();
-        expect_gradients(*model, number, rank, [](const at::Tensor& parameter) { return parameter.grad(); });
+        compare(number, [](const at::Tensor& parameter) { return parameter.grad(); });
       }
-      return;
+      return expect_kept();
     }
     if (kind_ == Kind::bf16) {
       Pass pass{agent};
@@ -286,16 +297,22 @@ TEST_P(TrainingMatrix, GradientsAreThoseOfOneProcess) {
         losses.push_back(loss_of(ddp.forward(passes.back(), batch.data), batch.target));
       }
       std::vector<rpc::Future<void>> backwards;
-      for (int i = 0; i < in_flight; ++i) {  // the ranks begin them in different orders
-        const auto each = static_cast<std::size_t>(rank == 0 ? i : in_flight - 1 - i);
+      for (int i = 0; i < in_flight; ++i) {
+        if (kind_ == Kind::sync_batch_norm) {  // its collectives have one order on all ranks
+          passes[static_cast<std::size_t>(i)].backward(losses[static_cast<std::size_t>(i)]).get();
+          continue;
+        }
+        const auto each =
+            static_cast<std::size_t>(rank == 0 ? i : in_flight - 1 - i);  // begun in different orders
         backwards.push_back(passes[each].backward(losses[each]));
       }
       for (auto& backward : backwards) backward.get();
       for (int i = 0; i < in_flight; ++i)
-        expect_gradients(*model, number + i, rank, [&](const at::Tensor& parameter) {
+        compare(number + i, [&](const at::Tensor& parameter) {
           return passes[static_cast<std::size_t>(i)].gradient(parameter);
         });
     }
+    expect_kept();
   });
 }
 
