@@ -294,7 +294,7 @@ void Reducer::is_ready(std::size_t index, bool defined) {
   const bool is_reduced = running_ && buckets_.has(index);
   at::Tensor& gradient = named_[index].tensor.mutable_grad();
   if (!is_reduced || named_[index].sparse)  // the copy of a parameter has narrow gradients
-    if (gradient.defined()) gradient = gradient.to(named_[index].tensor.scalar_type());
+    if (gradient.defined()) gradient = gradient.to(buckets_.options(index).dtype());
   if (!is_reduced) {
     parameter.accumulated |= defined;
     return;
