@@ -96,6 +96,7 @@ bool StageParameters::shares_gathered_memory(const at::Tensor& tensor) const {
 
 void StageParameters::begin() {
   loads_left_ = loads_;
+  if (options_.units != nullptr) options_.units->train_thawed();
   if (optimizer_ == nullptr) return;
   const auto newest = versions_->newest();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
