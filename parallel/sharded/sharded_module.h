@@ -106,7 +106,7 @@ class WEFT_EXPORT ShardedModule {
 
  protected:
   // A forward of the module. If the scope is destroyed before end_forward(), an exception has ended the
-  // forward: the groups are aborted, so that no rank waits for this one.
+  // forward: if there are several ranks, the groups are aborted, so that no rank waits for this one.
   class WEFT_EXPORT ForwardScope {
    public:
     explicit ForwardScope(const ShardedModule& module);

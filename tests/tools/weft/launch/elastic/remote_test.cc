@@ -30,12 +30,12 @@ TEST(Remote, TheCommandSetsTheFolderTheVariablesAndTheProgram) {
   const std::string value = "it's \\n $X \"`\nb\\\n\n";
   RemoteWorker worker{"/",
                       {{"HOME", ""}, {"WEFT_NAME", "worker3"}, {"X", value}},
-                      "printf",
+                      "echo",
                       "10s",
                       {"./train", "--name", "two words"}};
   EXPECT_TRUE(remote_command(worker).ends_with(
-      " sh printf launch --attached --grace 10s -- ./train --name 'two words'"));
-  EXPECT_EQ(output_of(worker), "launch");
+      " sh echo launch --attached --grace 10s -- ./train --name 'two words'"));
+  EXPECT_EQ(output_of(worker), "launch --attached --grace 10s -- ./train --name two words\n");
   worker.weft = ::testing::TempDir() + "weft_remote_program";
   std::ofstream(worker.weft) << "#!/bin/sh\npwd; echo \"${HOME-none} $#\"; printf %s \"$X\"; cat\n";
   std::filesystem::permissions(worker.weft, std::filesystem::perms::owner_all);
