@@ -22,9 +22,9 @@
 // differs, backward fails with failed_precondition. If a rank runs fewer blocks, or fewer iterations, the
 // other ranks wait until the group's timeout. The ranks may use different parameters of a block. The module's
 // parameters get no gradients: pass parameters() of this object to optimizers and to clipping. Buffers are
-// not synchronized. If backward fails after its first block has begun, the groups are aborted with a text
-// that names the rank. A dist_autograd::Pass, re-entrant checkpoints and create_graph are not supported. Not
-// thread-safe.
+// not synchronized. If a forward throws, or a backward fails after its first block has begun, the groups are
+// aborted with a text that names the rank. A dist_autograd::Pass, re-entrant checkpoints and create_graph are
+// not supported. Not thread-safe.
 #pragma once
 
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>

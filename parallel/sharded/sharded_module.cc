@@ -248,6 +248,7 @@ torch::OrderedDict<std::string, at::Tensor> ShardedModule::named_parameters() co
 }
 
 void ShardedModule::add_to(SlicedState& state, const std::string& prefix) const {
+  runner_->take_replaced();
   units().add_to(state, prefix);
   add_tensors(state, ignored_, prefix, tensor_parallel::placements(*module_));
   add_tensors(state, module_->named_buffers(), prefix);
@@ -269,17 +270,20 @@ std::optional<at::ScalarType> ShardedModule::input_type() const {
 }
 
 ShardedModule::ForwardScope::ForwardScope(const ShardedModule& module) : module_(module) {
-  module_.runner_->begin_forward();
+  try {
+    module_.runner_->begin_forward();
+  } catch (...) {
+    module_.runner_->leave_forward();
+    throw;
+  }
 }
 ShardedModule::ForwardScope::~ForwardScope() { module_.runner_->leave_forward(); }
 void ShardedModule::watch(const at::Tensor& output) { runner_->watch(0, output); }
 void ShardedModule::end_forward() { runner_->end_forward(); }
 
 ShardedModule::Gathered::Gathered(std::shared_ptr<UnitRunner> runner, Changes changes)
-    : runner_(std::move(runner)), changes_(changes) {
-  runner_->keep_whole();
-}
-ShardedModule::Gathered::~Gathered() { runner_->release_whole(changes_ == Changes::kept); }
+    : runner_(std::move(runner)), before_(runner_->keep_whole(changes == Changes::kept)) {}
+ShardedModule::Gathered::~Gathered() { runner_->release_whole(before_); }
 
 ShardedModule::NoSync::NoSync(std::shared_ptr<UnitRunner> runner)
     : runner_(std::move(runner)), before_(runner_->set_reduces(false)) {}

@@ -42,9 +42,10 @@ class WEFT_EXPORT ShardedModule {
   // FullyShardedOptimizer::set_group(). If the old group has not failed, it is aborted.
   void set_group(const collectives::Group& group, const std::optional<collectives::Group>& replicas = {});
 
-  // This rank's parts of the parameters that require grad, for its optimizer: one-dimensional leaves whose
-  // gradients are averaged over the ranks. An elementwise optimizer (SGD, Adam, AdamW, RMSprop, Adagrad) has
-  // the same results as without sharding.
+  // This rank's parts of the parameters, for its optimizer: one-dimensional leaves whose gradients are
+  // averaged over the ranks. An elementwise optimizer (SGD, Adam, AdamW, RMSprop, Adagrad) has the same
+  // results as without sharding. The part of a parameter that does not require grad gets no gradient. A
+  // parameter may begin or cease to require grad between iterations; all ranks must make the same changes.
   std::vector<at::Tensor> parameters() const;
   // The same by name, "layers.0.weight[128:256]": elements 128 to 255 of the flattened parameter.
   torch::OrderedDict<std::string, at::Tensor> named_parameters() const;
@@ -64,7 +65,12 @@ class WEFT_EXPORT ShardedModule {
   // evaluate, or change them. All ranks create and destroy it, between iterations (failed_precondition). With
   // mixed precision the values are rounded; add_to() has the exact values. With Changes::kept, elements that
   // this rank has changed are copied into its part when the guard is destroyed: make the same changes on all
-  // ranks. Elements that have not changed keep their bits, also with mixed precision.
+  // ranks. Elements that have not changed keep their bits, also with mixed precision: a value that is written
+  // and equals the rounded one is no change. A step of an optimizer changes the other elements.
+  // After torch::load() into the module, all elements are the loaded ones, unrounded; with mixed precision
+  // they are valid when the guard has been destroyed. Without a guard, torch::load() throws. If the program
+  // has given a parameter memory of another type or of other sizes, the next forward or gather() fails on all
+  // ranks.
   class WEFT_EXPORT Gathered {
    public:
     Gathered(std::shared_ptr<UnitRunner> runner, Changes changes);
@@ -74,7 +80,7 @@ class WEFT_EXPORT ShardedModule {
 
    private:
     const std::shared_ptr<UnitRunner> runner_;
-    const Changes changes_;
+    const std::vector<std::vector<at::Tensor>> before_;  // this rank's elements, by unit; Changes::lost: none
   };
   [[nodiscard]] Gathered gather(Changes changes = Changes::lost) const { return {runner_, changes}; }
 
@@ -100,7 +106,7 @@ class WEFT_EXPORT ShardedModule {
 
  protected:
   // A forward of the module. If the scope is destroyed before end_forward(), an exception has ended the
-  // forward.
+  // forward: if there are several ranks, the groups are aborted, so that no rank waits for this one.
   class WEFT_EXPORT ForwardScope {
    public:
     explicit ForwardScope(const ShardedModule& module);

@@ -68,21 +68,7 @@ ShardedOptimizer::ShardedOptimizer(data_parallel::Replica& replica, dist_optim::
       spec_(std::move(spec)),
       options_(options),
       flat_(std::make_unique<FlatParameters>()) {
-  const std::vector<std::string> names = replica_.parameter_names();
-  const std::vector<at::Tensor> tensors = replica_.parameters();
-  const auto placements = tensor_parallel::placements(replica_.replicated_module());
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].requires_grad()) {
-      indices_.emplace_back();
-      continue;
-    }
-    indices_.emplace_back(parameters_.size());
-    parameters_.push_back({names[i], tensors[i]});
-    const auto placement = std::find_if(placements.begin(), placements.end(),
-                                        [&](const auto& each) { return each.tensor.is_same(tensors[i]); });
-    splits_.push_back(placement == placements.end() ? std::vector<tensor_parallel::Split>()
-                                                    : placement->splits);
-  }
+  find_parameters();
   start();
   if (options_.overlap) replica_.set_on_reduced([this](std::size_t parameter) { on_reduced(parameter); });
 }
@@ -95,20 +81,65 @@ ShardedOptimizer::~ShardedOptimizer() {
 
 // --- The plan ---
 
+// Adds the replica's parameters that require grad and are not known yet.
+void ShardedOptimizer::find_parameters() {
+  std::vector<at::Tensor> tensors = replica_.parameters();
+  const auto is_known = [&](std::size_t i) { return indices_[i] || !tensors[i].requires_grad(); };
+  bool known = std::equal(tensors.begin(), tensors.end(), replicated_.begin(), replicated_.end(),
+                          [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
+  for (std::size_t i = 0; known && i < tensors.size(); ++i) known = is_known(i);
+  if (known) return;
+  const std::vector<std::string> names = replica_.parameter_names();
+  const auto placements = tensor_parallel::placements(replica_.replicated_module());
+  indices_.clear();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto is_this = [&](const auto& each) { return each.tensor.is_same(tensors[i]); };
+    const auto found = std::find_if(parameters_.begin(), parameters_.end(), is_this);
+    if (found != parameters_.end()) {
+      indices_.emplace_back(found - parameters_.begin());
+      continue;
+    }
+    if (!tensors[i].requires_grad()) {
+      indices_.emplace_back();
+      continue;
+    }
+    indices_.emplace_back(parameters_.size());
+    parameters_.push_back({names[i], tensors[i]});
+    const auto placement = std::find_if(placements.begin(), placements.end(), is_this);
+    splits_.push_back(placement == placements.end() ? std::vector<tensor_parallel::Split>()
+                                                    : placement->splits);
+  }
+  replicated_ = std::move(tensors);
+}
+
 void ShardedOptimizer::start() {
   failure_ = "it has no group yet";
   round_ = {};
   group_ = replica_.group().split(0, replica_.group().rank()).get().value();
   compare();
-  for (const auto& parameter : parameters_)
-    if (!parameter.tensor.is_cpu()) group_->prepare(parameter.tensor.device()).get();
-  *flat_ = FlatParameters(*group_, parameters_, options_.bucket_bytes);
   streams_.clear();
   slices_.clear();
-  own_.assign(parameters_.size(), std::nullopt);
-  bucket_of_.assign(parameters_.size(), 0);
+  own_.clear();
+  bucket_of_.clear();
+  *flat_ = {};
+  add_buckets(0);
+  leaves_ = std::make_unique<dist_optim::ShadowLeaves>(slices_, spec_);
+  failure_.reset();
+}
+
+// Moves the parameters from `first` on into buckets.
+void ShardedOptimizer::add_buckets(std::size_t first) {
+  const std::vector<dist_optim::Parameter> added(parameters_.begin() + static_cast<std::ptrdiff_t>(first),
+                                                 parameters_.end());
+  for (const auto& parameter : added)
+    if (!parameter.tensor.is_cpu()) group_->prepare(parameter.tensor.device()).get();
+  flat_->add(*group_, added, options_.bucket_bytes);
+  own_.resize(parameters_.size());
+  bucket_of_.resize(parameters_.size());
   std::unordered_map<c10::Device, std::shared_ptr<data_parallel::CommunicationStream>> streams;
-  for (const auto& bucket : flat_->buckets()) {
+  for (std::size_t i = 0; i < streams_.size(); ++i) streams[flat_->buckets()[i].buffer.device()] = streams_[i];
+  for (std::size_t i = streams_.size(); i < flat_->buckets().size(); ++i) {
+    const auto& bucket = flat_->buckets()[i];
     auto& stream = streams[bucket.buffer.device()];
     if (stream == nullptr)
       stream = std::make_shared<data_parallel::CommunicationStream>(bucket.buffer.device());
@@ -121,8 +152,6 @@ void ShardedOptimizer::start() {
     streams_.push_back(stream);
   }
   for (const auto& stream : streams_) stream->synchronize_current();
-  leaves_ = std::make_unique<dist_optim::ShadowLeaves>(slices_, spec_);
-  failure_.reset();
 }
 
 // Returns one text for each property that all ranks must have in common. The first text is the error of this
@@ -162,6 +191,7 @@ void ShardedOptimizer::compare() const {
 void ShardedOptimizer::set_group(const std::vector<dist_optim::OptimizerState>& states) {
   std::map<std::string, double> rates;
   for (const auto& [group, spec] : spec_.by_group()) rates[group] = leaves_->learning_rate(group);
+  find_parameters();
   start();
   for (const auto& [group, rate] : rates) leaves_->set_learning_rate(rate, group);
   if (!states.empty()) set_state(states);
@@ -207,6 +237,20 @@ void ShardedOptimizer::drop_round() {
 
 void ShardedOptimizer::begin_round() {
   if (round_.began) return;
+  const std::size_t known = parameters_.size();
+  find_parameters();
+  if (parameters_.size() > known) {
+    // If another rank has no new parameter, it runs another collective than this one, which the group reports
+    // on all ranks (not so for the objects of compare()).
+    const at::Tensor counts = at::zeros({group_->size()}, at::kLong);
+    group_->all_gather(counts, at::full({1}, static_cast<std::int64_t>(parameters_.size()), at::kLong)).get();
+    compare();
+    const dist_optim::OptimizerState state = leaves_->state();
+    add_buckets(known);
+    leaves_ = std::make_unique<dist_optim::ShadowLeaves>(slices_, spec_);
+    leaves_->set_state(state);
+  }
+  flat_->take_replaced();
   round_ = {};
   round_.began = true;
   round_.arrived.assign(parameters_.size(), 0);
@@ -234,11 +278,11 @@ void ShardedOptimizer::step() {
 }
 
 void ShardedOptimizer::on_reduced(std::size_t parameter) {
-  if (!indices_[parameter]) return;
   require_usable();
   const at::NoGradGuard no_grad;
   or_fail([&] {
     begin_round();
+    if (!indices_[parameter]) return;
     take(*indices_[parameter]);
     while (round_.next < flat_->buckets().size() &&
            round_.missing[flat_->buckets().size() - 1 - round_.next] == 0)

@@ -60,8 +60,10 @@ struct ShardedOptimizerOptions {
 
 class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
  public:
-  // Optimizes the replica's parameters that require grad. All ranks call it, and it blocks. The replica must
-  // outlive the optimizer. Do not use tensors that autograd saved before this call. invalid_argument on all
+  // Optimizes the replica's parameters that require grad. If others begin to require grad later, the ranks
+  // compare them at the next step, which also steps them; a parameter that ceases to require grad keeps its
+  // state. All ranks call the constructor, and it blocks. The replica must outlive the optimizer. Do not use
+  // tensors that autograd saved before this call. invalid_argument on all
   // ranks: some rank refuses the spec or a parameter (OptimizerSpec::is_elementwise, FlatParameters::check),
   // a parameter group has no parameter, or the ranks have different parameters or specs (the error names the
   // first difference).
@@ -73,8 +75,9 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
 
-  // All ranks call it, and it blocks. invalid_argument: a gradient is sparse. Without `overlap`, nothing has
-  // then changed.
+  // All ranks call it, and it blocks. If torch::load has replaced values of parameters since the last step,
+  // the step starts at the loaded values. invalid_argument: a gradient is sparse. Without `overlap`, nothing
+  // has then changed. failed_precondition: a parameter has another type, device or other sizes now.
   void step();
   // Resets the gradients of all parameters of the optimizer. set_to_none false: gradients become zero.
   void zero_grad(bool set_to_none = true);
@@ -133,6 +136,8 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   void finish_join(int) override {}
 
   void start();
+  void find_parameters();
+  void add_buckets(std::size_t first_parameter);
   std::vector<ParameterSlice> slices() const;
   std::vector<std::string> describe() const;
   void compare() const;
@@ -154,6 +159,7 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   const ShardedOptimizerOptions options_;
   const int exceptions_ = std::uncaught_exceptions();
   std::optional<collectives::Group> group_;
+  std::vector<at::Tensor> replicated_;  // the replica's parameters
   std::vector<dist_optim::Parameter> parameters_;
   std::vector<std::vector<tensor_parallel::Split>> splits_;  // by parameter
   std::vector<std::optional<std::size_t>> indices_;          // in parameters_, by the replica's indices

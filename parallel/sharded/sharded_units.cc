@@ -5,6 +5,7 @@
 #include <weft/parallel/sharded/internal/flat_shard.h>
 #include <weft/rpc/core/error.h>
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Event.h>
 #include <c10/core/GradMode.h>
@@ -110,8 +111,7 @@ ShardedUnits::ShardedUnits(ShardSetup setup, const std::vector<UnitParameters>& 
                                                         setup_.options, setup_.owner);
       if (streams_ == nullptr) streams_ = std::make_unique<Streams>(shard.gathered().device());
       unit.buffers->announce(shard);
-      if (!shard.trains()) continue;
-      for (std::size_t i = 0; i < shard.parameters().size(); ++i) {
+      for (std::size_t i = 0; shard.is_differentiable() && i < shard.parameters().size(); ++i) {
         unit.trained.push_back(shard.parameters()[i]);
         unit.places.emplace_back(unit.shards.size() - 1, i);
       }
@@ -150,9 +150,43 @@ bool ShardedUnits::is_frozen_in_part(std::size_t unit) const {
                      [](const FlatShard& shard) { return shard.is_frozen_in_part(); });
 }
 
-void ShardedUnits::check_unchanged() const {
+bool ShardedUnits::trains(std::size_t unit) const {
+  const auto& shards = units_[unit]->shards;
+  return std::any_of(shards.begin(), shards.end(), [](const FlatShard& shard) { return shard.trains(); });
+}
+
+// If another rank does not compare, it runs another collective of the group than this one, which the group
+// reports on all ranks (not so for all_gather_object()).
+void ShardedUnits::train_thawed() {
+  std::vector<std::string> own;
   for (const auto& unit : units_)
-    for (const FlatShard& shard : unit->shards) shard.check_unchanged();
+    for (const FlatShard& shard : unit->shards)
+      for (std::string& name : shard.thawed()) own.push_back(std::move(name));
+  if (own.empty()) return;
+  const auto compare = [&](const collectives::Group& group) {
+    const at::Tensor counts = at::zeros({group.size()}, at::kLong);
+    group.all_gather(counts, at::full({1}, static_cast<std::int64_t>(own.size()), at::kLong)).get();
+    const auto all = group.all_gather_object(own).get();
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+      if (all[rank] != all[0]) {
+        const auto [first, other] =
+            std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
+        throw Error(ErrorKind::failed_precondition,
+                    setup_.owner + ": the parameter " + (first == all[0].end() ? *other : *first) +
+                        " requires grad now on rank " +
+                        std::to_string(first == all[0].end() ? rank : std::size_t{0}) + " and not on rank " +
+                        std::to_string(first == all[0].end() ? std::size_t{0} : rank) +
+                        ", expected the same on all ranks");
+      }
+  };
+  compare(setup_.groups.gathers);
+  if (setup_.groups.replicas) compare(*setup_.groups.replicas);
+  for (const auto& unit : units_)
+    for (FlatShard& shard : unit->shards)
+      if (!shard.thawed().empty()) {
+        shard.train();
+        unit->buffers->announce(shard);
+      }
 }
 
 // --- Collectives ---
@@ -216,6 +250,7 @@ void ShardedUnits::start_gather(std::size_t index) {
   Unit& unit = *units_[index];
   if (unit.state != Unit::State::split) return;
   const at::NoGradGuard no_grad;
+  for (FlatShard& shard : unit.shards) shard.take_replaced();
   std::vector<at::Tensor> whole, sent;
   std::vector<InFlight> gathers;
   for (FlatShard& shard : unit.shards) {
@@ -256,9 +291,31 @@ void ShardedUnits::finish_gather(std::size_t index) {
   unit.state = Unit::State::whole;
 }
 
-void ShardedUnits::keep_changes(std::size_t index) {
+void ShardedUnits::take_replaced() {
+  const at::NoGradGuard no_grad;
+  for (const auto& unit : units_) {
+    if (unit->state == Unit::State::gathering) continue;  // the next gather takes them
+    for (std::size_t i = 0; i < unit->shards.size(); ++i)
+      unit->shards[i].take_replaced(unit->state == Unit::State::whole ? unit->whole[i] : at::Tensor());
+  }
+}
+
+void ShardedUnits::drop_replaced() {
+  for (const auto& unit : units_)
+    for (FlatShard& shard : unit->shards) shard.drop_replaced();
+}
+
+std::vector<at::Tensor> ShardedUnits::own_elements(std::size_t index) const {
+  const Unit& unit = *units_[index];
+  std::vector<at::Tensor> elements;
+  for (std::size_t i = 0; i < unit.shards.size(); ++i)
+    elements.push_back(unit.shards[i].own_in(unit.whole[i]).clone());
+  return elements;
+}
+
+void ShardedUnits::keep_changes(std::size_t index, const std::vector<at::Tensor>& before) {
   Unit& unit = *units_[index];
-  for (std::size_t i = 0; i < unit.shards.size(); ++i) unit.shards[i].keep_changes(unit.whole[i]);
+  for (std::size_t i = 0; i < unit.shards.size(); ++i) unit.shards[i].keep_changes(unit.whole[i], before[i]);
 }
 
 void ShardedUnits::split(std::size_t index) {
@@ -373,9 +430,9 @@ std::vector<std::vector<bool>> ShardedUnits::exchange_gradients(const std::vecto
 void ShardedUnits::publish(std::size_t index, const std::vector<bool>& has) {
   auto next = has.begin();
   for (FlatShard& shard : units_[index]->shards) {
-    if (!shard.trains()) continue;
+    if (!shard.is_differentiable()) continue;
     const auto end = next + static_cast<std::ptrdiff_t>(shard.parameters().size());
-    shard.publish(std::vector<bool>(next, end));
+    if (shard.trains()) shard.publish(std::vector<bool>(next, end));
     shard.forget_gradients();
     next = end;
   }
@@ -387,7 +444,7 @@ std::vector<ParameterSlice> ShardedUnits::slices() const {
   std::vector<ParameterSlice> slices;
   for (const auto& unit : units_)
     for (const FlatShard& shard : unit->shards)
-      for (std::size_t i = 0; i < shard.slices().size() && shard.trains(); ++i) {
+      for (std::size_t i = 0; shard.is_differentiable() && i < shard.slices().size(); ++i) {
         const auto& [name, tensor, sparse] = shard.parameters()[shard.own()[i].parameter];
         slices.push_back({name, tensor.sizes().vec(), shard.own()[i].begin, shard.own()[i].end,
                           shard.slices()[i], splits_of(tensor)});

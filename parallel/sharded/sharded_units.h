@@ -64,20 +64,28 @@ class WEFT_EXPORT ShardedUnits {
   // through add_to().
   void set_groups(ShardGroups groups);
   std::size_t size() const { return units_.size(); }
-  // The parameters that required grad at construction. Their order defines the index `parameter` of
-  // add_gradient().
+  // The parameters that can require grad. Their order defines the index `parameter` of add_gradient().
   const std::vector<data_parallel::NamedParameter>& trained(std::size_t unit) const;
-  bool is_frozen_in_part(std::size_t unit) const;  // some trained() parameters do not require grad now
-  // failed_precondition: a parameter requires grad now but did not at construction, or its type or device has
-  // changed.
-  void check_unchanged() const;
+  // Whether the unit is reduced: a parameter required grad at construction or at a call of train_thawed().
+  bool trains(std::size_t unit) const;
+  bool is_frozen_in_part(std::size_t unit) const;  // some parameters do not require grad now
+  // Parameters may begin to require grad. All ranks call this function before each forward. If a unit has to
+  // begin to be reduced, the ranks compare the parameters. failed_precondition on all ranks: they differ.
+  void train_thawed();
 
   // --- Parameters ---
-  void start_gather(std::size_t unit);   // no effect unless the unit is split
+  // No effect unless the unit is split. If the program has given a parameter other memory (torch::load does),
+  // the part first gets its values. failed_precondition: the memory is of another type, device or size.
+  void start_gather(std::size_t unit);
   void finish_gather(std::size_t unit);  // starts the gather if it has not started
-  // Copies the elements that the program has changed in a whole unit into this rank's part.
-  void keep_changes(std::size_t unit);
+  void take_replaced();                  // the values of such memory in all units
+  // Copies of this rank's elements of a whole unit, by type, for keep_changes().
+  std::vector<at::Tensor> own_elements(std::size_t unit) const;
+  // Copies into this rank's part the elements of a whole unit that the program has changed.
+  // failed_precondition: as start_gather().
+  void keep_changes(std::size_t unit, const std::vector<at::Tensor>& before);
   void split(std::size_t unit);
+  void drop_replaced();  // the memory that the program has given to parameters
   bool is_gathering(std::size_t unit) const;
 
   // --- Gradients ---
@@ -103,11 +111,11 @@ class WEFT_EXPORT ShardedUnits {
   void drop();  // the collectives in flight and the gradients
 
   // --- This rank's slices ---
-  std::vector<ParameterSlice> slices() const;  // of parameters that require grad: leaves for an optimizer
+  std::vector<ParameterSlice> slices() const;  // of the parameters in trained(): leaves for an optimizer
   // The leaves of slices(), for tensor_parallel::clip_grad_norm(): list the units' group with all_differ.
   std::vector<tensor_parallel::Placement> placements() const;
-  std::vector<std::string> names() const;  // of parameters that require grad, on all ranks of the owner
-  // The parts of all parameters (training_state.h).
+  std::vector<std::string> names() const;  // of these parameters, on all ranks of the owner
+  // The parts of all parameters (training_state.h). Call take_replaced() before.
   void add_to(SlicedState& state, const std::string& prefix = "model/") const;
   std::size_t bytes() const;  // of parts, their gradients, and buffers
 

@@ -47,7 +47,8 @@ std::map<std::string, const ParameterSlice*> by_leaf(const std::vector<Parameter
 }  // namespace
 
 void add_tensors(SlicedState& to, const torch::OrderedDict<std::string, at::Tensor>& tensors,
-                 const std::string& prefix, const std::vector<tensor_parallel::Placement>& placements) {
+                 const std::string& prefix, const std::vector<tensor_parallel::Placement>& placements,
+                 bool equal) {
   std::set<const void*> added;
   for (const auto& entry : tensors) {
     const at::Tensor& tensor = entry.value();
@@ -58,9 +59,10 @@ void add_tensors(SlicedState& to, const torch::OrderedDict<std::string, at::Tens
                        "the tensor " + entry.key() + " is not contiguous, expected a contiguous one");
     const auto placement = std::find_if(placements.begin(), placements.end(),
                                         [&](const auto& each) { return each.tensor.is_same(tensor); });
-    to.tensors[prefix + entry.key()] = slice_of_whole(
+    SlicedTensor& slice = to.tensors[prefix + entry.key()] = slice_of_whole(
         entry.key(), values.sizes().vec(), 0, values.view({-1}),
         placement == placements.end() ? std::vector<tensor_parallel::Split>() : placement->splits);
+    slice.of_first_rank = !equal;
   }
 }
 
@@ -85,7 +87,7 @@ SlicedTensor slice_of_whole(const std::string& name, std::vector<std::int64_t> s
 }
 
 void add_module(SlicedState& to, const torch::nn::Module& module, const std::string& prefix) {
-  add_tensors(to, module.named_parameters(), prefix, tensor_parallel::placements(module));
+  add_tensors(to, module.named_parameters(), prefix, tensor_parallel::placements(module), true);
   add_tensors(to, module.named_buffers(), prefix);
 }
 
@@ -154,13 +156,19 @@ void add_optimizer(SlicedState& to, const dist_optim::OptimizerState& state,
     to.notes[prefix + rate_note + group] = text_of_rate(rate);
 }
 
-// Finds the fields of the state by one step of the optimizer with zero gradients.
+// Finds the fields of the state by one step of the optimizer with zero gradients. Slices without a state in
+// the checkpoint, such as those of frozen parameters, need no memory.
 void add_wanted_optimizer(SlicedState& to, const dist_optim::OptimizerSpec& spec,
                           const std::vector<ParameterSlice>& slices, const std::vector<std::string>& names,
                           const std::string& prefix) {
+  const std::set<std::string> known(names.begin(), names.end());
   std::vector<dist_optim::Parameter> copies;
   dist_optim::Gradients zeros;
   for (const ParameterSlice& slice : slices) {
+    const std::string of_parameter = prefix + slice.parameter + "/";
+    if (const auto first = known.lower_bound(of_parameter);
+        first == known.end() || !first->starts_with(of_parameter))
+      continue;
     const at::Tensor zero = at::zeros_like(slice.leaf.tensor.detach());
     zeros[copies.size()] = zero;
     copies.push_back({slice.leaf.name, zero.clone().set_requires_grad(true), slice.leaf.slice});
@@ -169,7 +177,6 @@ void add_wanted_optimizer(SlicedState& to, const dist_optim::OptimizerSpec& spec
   leaves.step(zeros);
   SlicedState all;
   add_optimizer(all, leaves.state(), slices, prefix);
-  const std::set<std::string> known(names.begin(), names.end());
   for (auto& [name, tensor] : all.tensors)
     if (known.contains(name)) to.tensors[name] = std::move(tensor);
 }

@@ -71,11 +71,13 @@ WEFT_EXPORT void take_sampler(const SlicedState& from, data_parallel::Distribute
                               const std::string& prefix = "sampler/");
 
 // Adds whole tensors. A tensor with several names is added under the first one. placements: those of the
-// module, if some of its parameters are split. unsupported: a parameter is split over several groups.
-// invalid_argument: a tensor is not contiguous.
+// module, if some of its parameters are split. equal: all ranks have equal values; otherwise a checkpoint has
+// those of the first rank that adds them (SlicedTensor::of_first_rank). unsupported: a parameter is split
+// over several groups. invalid_argument: a tensor is not contiguous.
 WEFT_EXPORT void add_tensors(SlicedState& to, const torch::OrderedDict<std::string, at::Tensor>& tensors,
                              const std::string& prefix,
-                             const std::vector<tensor_parallel::Placement>& placements = {});
+                             const std::vector<tensor_parallel::Placement>& placements = {},
+                             bool equal = false);
 
 // invalid_argument: a group of the spec has none of these parameters.
 WEFT_EXPORT void expect_groups(const dist_optim::OptimizerSpec& spec,

@@ -177,7 +177,13 @@ void CheckpointFolder::complete(const fs::path& unfinished, const Manifest& mani
     fs::rename(unfinished, of_step(manifest.step), error);
     return 0;
   });
-  sync_folder(path_);
+  try {
+    sync_folder(path_);
+  } catch (...) {  // a save that fails leaves no checkpoint
+    std::error_code still_complete;
+    fs::rename(of_step(manifest.step), unfinished, still_complete);
+    throw;
+  }
 }
 
 void CheckpointFolder::abandon(const fs::path& unfinished) const noexcept {

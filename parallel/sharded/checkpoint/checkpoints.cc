@@ -116,7 +116,9 @@ rpc::Future<void> Checkpoints::save(std::int64_t step, const SlicedState& state)
     host_.copy(state.tensors);
     for (const auto& [name, tensor] : host_.tensors())
       report.slices.push_back({name, tensor.sizes, c10::toString(tensor.values.scalar_type()), tensor.begin,
-                               tensor.begin + tensor.values.numel(), tensor.runs});
+                               tensor.begin + tensor.values.numel(), tensor.runs,
+                               static_cast<std::int64_t>(tensor.values.element_size()),
+                               tensor.of_first_rank});
   });
   rpc::Promise<void> finished(writer_.exceptions()), saved(writer_.exceptions());
   saving_ = finished.future();

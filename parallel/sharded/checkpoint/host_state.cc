@@ -31,7 +31,7 @@ void HostState::copy(const std::map<std::string, SlicedTensor>& tensors) {
     } else {
       to.copy_(from.detach());
     }
-    tensors_[name] = {tensor.sizes, tensor.begin, to, tensor.runs};
+    tensors_[name] = {tensor.sizes, tensor.begin, to, tensor.runs, tensor.of_first_rank};
   }
   copies.finish();
 }

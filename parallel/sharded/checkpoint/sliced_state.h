@@ -1,8 +1,8 @@
 // SlicedState: the part of a training state that one rank has: slices of named tensors, and notes.
 //
 // A tensor may be whole on one rank, split over the ranks, or equal on several ranks: one of the equal copies
-// is then saved. It may be split twice: its columns over one group, and each of these parts over another
-// group. Thread-safety: values.
+// is then saved. If the copies of the ranks may differ, set `of_first_rank`. It may be split twice: its
+// columns over one group, and each of these parts over another group. Thread-safety: values.
 #pragma once
 
 #include <weft/parallel/sharded/checkpoint/runs.h>
@@ -24,6 +24,9 @@ struct SlicedTensor {
   std::int64_t begin = 0;           // the first element of the range, which has values.numel() elements
   at::Tensor values;                // one dimension; on any device
   std::optional<Runs> runs = {};    // nullopt: all elements of the tensor
+  // true: of several ranks that have this range, the one with the lowest number saves it. So if these ranks
+  // have several such tensors, the checkpoint has those of one rank.
+  bool of_first_rank = false;
 };
 
 struct SlicedState {

@@ -39,6 +39,7 @@ struct PlannedTensor {
   const SliceRange* first = nullptr;  // the first slice found
   std::size_t first_rank = 0;
   std::int64_t elements = 0, distance = 0;  // distance: of its runs
+  bool of_first_rank = false;               // on some rank
   std::map<Runs, Ranges> holders;
 };
 
@@ -85,7 +86,8 @@ std::vector<std::vector<std::string>> plan_writers(const std::vector<std::vector
                     std::to_string(slice.begin) + " to " + std::to_string(slice.end) +
                     (slice.runs ? " of these runs" : "") + ", expected a range of existing elements");
       PlannedTensor& tensor = tensors[slice.name];
-      if (tensor.first == nullptr) tensor = {&slice, rank, elements, runs.distance, {}};
+      if (tensor.first == nullptr) tensor = {&slice, rank, elements, runs.distance, false, {}};
+      tensor.of_first_rank |= slice.of_first_rank;
       if (slice.sizes != tensor.first->sizes || slice.dtype != tensor.first->dtype ||
           runs.distance != tensor.distance)
         refuse_plan(whose + "is " + text_of(slice, runs.distance) + ", on rank " +
@@ -97,23 +99,27 @@ std::vector<std::vector<std::string>> plan_writers(const std::vector<std::vector
       if (slice.begin != slice.end || elements == 0) ranges[{slice.begin, slice.end}].push_back(rank);
     }
   std::vector<std::vector<std::string>> writes(ranks.size());
-  std::vector<std::int64_t> elements(ranks.size());
-  const auto assign = [&](const std::string& name, Positions range, std::size_t rank) {
+  std::vector<std::int64_t> bytes(ranks.size());
+  const auto assign = [&](const std::string& name, const PlannedTensor& tensor, Positions range,
+                          std::size_t rank) {
     writes[rank].push_back(name);
-    elements[rank] += range.second - range.first;
+    bytes[rank] += (range.second - range.first) * tensor.first->item_size;
+  };
+  const auto is_decided = [](const PlannedTensor& tensor, const std::vector<std::size_t>& holders) {
+    return holders.size() == 1 || tensor.of_first_rank;
   };
   for (const auto& [name, tensor] : tensors) {
     expect_covered(name, tensor);
     for (const auto& [runs, ranges] : tensor.holders)
       for (const auto& [range, holders] : ranges)
-        if (holders.size() == 1) assign(name, range, holders.front());
+        if (is_decided(tensor, holders)) assign(name, tensor, range, holders.front());
   }
   for (const auto& [name, tensor] : tensors)
     for (const auto& [runs, ranges] : tensor.holders)
       for (const auto& [range, holders] : ranges)
-        if (holders.size() > 1)
-          assign(name, range, *std::min_element(holders.begin(), holders.end(), [&](auto a, auto b) {
-                   return elements[a] < elements[b];
+        if (!is_decided(tensor, holders))
+          assign(name, tensor, range, *std::min_element(holders.begin(), holders.end(), [&](auto a, auto b) {
+                   return bytes[a] < bytes[b];
                  }));
   return writes;
 }

@@ -1,7 +1,8 @@
 // plan_writers: which rank writes which slices of a state.
 //
-// If several ranks have the same range of a tensor, the rank that has the fewest elements to write so far
-// writes it. A pure function; the same result for equal arguments.
+// If several ranks have the same range of a tensor, the rank that has the fewest bytes to write so far writes
+// it, or the first of these ranks (SlicedTensor::of_first_rank). A pure function; the same result for equal
+// arguments.
 #pragma once
 
 #include <weft/parallel/sharded/checkpoint/runs.h>
@@ -22,8 +23,10 @@ struct SliceRange {
   std::string dtype;
   std::int64_t begin = 0, end = 0;  // elements of the flattened tensor
   std::optional<Runs> runs = {};    // set: begin and end are positions in these runs
+  std::int64_t item_size = 1;       // bytes of an element
+  bool of_first_rank = false;
 };
-WEFT_CODEC(SliceRange, name, sizes, dtype, begin, end, runs)
+WEFT_CODEC(SliceRange, name, sizes, dtype, begin, end, runs, item_size, of_first_rank)
 
 // ranks: the slices of each rank. Returns the names of the tensors that each rank writes. invalid_argument,
 // which names the tensor and the rank: ranks have different sizes or dtypes for one name, or runs at

@@ -6,8 +6,11 @@ namespace weft::sharded {
 
 void BufferPool::announce(const at::TensorOptions& options, std::int64_t elements) {
   Buffers& buffers = buffers_[key_of(options)];
-  buffers.elements = std::max(buffers.elements, elements);
   buffers.item_size = options.dtype().itemsize();
+  if (elements <= buffers.elements) return;
+  buffers.elements = elements;
+  buffers.made -= buffers.free.size();
+  buffers.free.clear();
 }
 
 at::Tensor BufferPool::take(const at::TensorOptions& options, std::int64_t elements) {
@@ -23,6 +26,11 @@ at::Tensor BufferPool::take(const at::TensorOptions& options, std::int64_t eleme
 
 void BufferPool::give_back(const at::Tensor& buffer) {
   Buffers& buffers = buffers_.at(key_of(buffer.options()));
+  const auto needed = static_cast<std::size_t>(buffer.storage_offset() + buffers.elements);
+  if (buffer.storage().nbytes() < needed * buffers.item_size) {  // from before announce()
+    --buffers.made;
+    return;
+  }
   buffers.free.push_back(buffer.as_strided({buffers.elements}, {1}, buffer.storage_offset()));
 }
 

@@ -19,7 +19,7 @@ class BufferPool {
  public:
   explicit BufferPool(collectives::Group group) : group_(std::move(group)) {}
 
-  // Call it before the first take() of this type and device.
+  // Call it before the first take() of this type and device. Smaller buffers are then not used again.
   void announce(const at::TensorOptions& options, std::int64_t elements);
   // Returns a tensor of one dimension; its values are unspecified.
   at::Tensor take(const at::TensorOptions& options, std::int64_t elements);

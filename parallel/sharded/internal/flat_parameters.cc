@@ -5,6 +5,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/accumulate.h>
 
 #include <map>
 #include <numeric>
@@ -23,20 +24,26 @@ void exchange_memory(const at::Tensor& parameter, const at::Tensor& to) {
 
 }  // namespace
 
-FlatParameters::FlatParameters(const collectives::Group& group, std::vector<dist_optim::Parameter> parameters,
-                               std::size_t bucket_bytes)
-    : parameters_(std::move(parameters)) {
+void FlatParameters::add(const collectives::Group& group,
+                         const std::vector<dist_optim::Parameter>& parameters, std::size_t bucket_bytes) {
   const at::NoGradGuard no_grad;
-  check(parameters_);
+  check(parameters);
+  const std::size_t before = parameters_.size();
   std::vector<data_parallel::ParameterSpec> specs;
-  for (const auto& [name, tensor, slice] : parameters_)
+  for (const auto& parameter : parameters) {
+    const at::Tensor& tensor = parameter.tensor;
     specs.push_back({tensor.nbytes(), tensor.scalar_type(), tensor.device()});
-  std::vector<std::size_t> order(parameters_.size());
+    parameters_.push_back(parameter);
+    sizes_.push_back(tensor.sizes().vec());
+  }
+  std::vector<std::size_t> order(parameters.size());
   std::iota(order.begin(), order.end(), 0);
-  for (const auto& indices :
-       data_parallel::plan_buckets(specs, std::vector<std::size_t>{bucket_bytes}, order)) {
+  for (auto indices : data_parallel::plan_buckets(specs, std::vector<std::size_t>{bucket_bytes}, order)) {
     std::vector<std::int64_t> elements;
-    for (const std::size_t index : indices) elements.push_back(parameters_[index].tensor.numel());
+    for (std::size_t& index : indices) {
+      index += before;
+      elements.push_back(parameters_[index].tensor.numel());
+    }
     Bucket bucket{indices, ShardLayout(elements, group.size()), {}, {}};
     bucket.buffer = group.empty({bucket.layout.elements()},
                                 parameters_[indices.front()].tensor.options().requires_grad(false));
@@ -67,12 +74,41 @@ void FlatParameters::check(const std::vector<dist_optim::Parameter>& parameters)
   }
 }
 
+void FlatParameters::take_replaced() {
+  const at::NoGradGuard no_grad;
+  for (const Bucket& bucket : buckets_)
+    for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+      const auto& [name, tensor, slice] = parameters_[bucket.parameters[i]];
+      const std::vector<std::int64_t>& sizes = sizes_[bucket.parameters[i]];
+      const at::Tensor own = bucket.place_of(i).narrow(0, 0, c10::multiply_integers(sizes));
+      const bool has_type = tensor.dtype() == own.dtype() && tensor.device() == own.device();
+      if (has_type && tensor.sizes() == sizes &&
+          (own.numel() == 0 || tensor.const_data_ptr() == own.const_data_ptr()))
+        continue;
+      if (!has_type || tensor.sizes() != sizes)
+        throw rpc::Error(
+            rpc::ErrorKind::failed_precondition,
+            c10::str("sharded: parameter ", name, " is ", tensor.scalar_type(), tensor.sizes(), " on ",
+                     tensor.device(), " now, expected ", own.scalar_type(), at::IntArrayRef(sizes), " on ",
+                     own.device(), ": change the module before its optimizer is constructed"));
+      own.copy_(tensor.detach().reshape({-1}));
+      detach_memory(tensor, own.options(), sizes, "it is moved into a bucket");
+      set_memory(tensor, own);
+    }
+}
+
 void FlatParameters::leave() {
   const at::NoGradGuard no_grad;
   if (buckets_.empty()) return;
-  for (const auto& [name, tensor, slice] : parameters_)
-    exchange_memory(tensor, at::empty({tensor.numel()}, tensor.options().requires_grad(false)));
+  for (const Bucket& bucket : buckets_)
+    for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+      const at::Tensor& tensor = parameters_[bucket.parameters[i]].tensor;
+      if (tensor.numel() > 0 && tensor.const_data_ptr() == bucket.place_of(i).const_data_ptr())
+        exchange_memory(tensor, at::empty({tensor.numel()}, tensor.options().requires_grad(false)));
+    }
   buckets_.clear();
+  parameters_.clear();
+  sizes_.clear();
 }
 
 }  // namespace weft::sharded

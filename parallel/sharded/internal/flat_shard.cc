@@ -6,6 +6,7 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <utility>
@@ -13,9 +14,16 @@
 namespace weft::sharded {
 namespace {
 
-std::vector<std::int64_t> elements_of(const std::vector<data_parallel::NamedParameter>& parameters) {
+std::vector<std::vector<std::int64_t>> sizes_of(
+    const std::vector<data_parallel::NamedParameter>& parameters) {
+  std::vector<std::vector<std::int64_t>> sizes;
+  for (const auto& each : parameters) sizes.push_back(each.tensor.sizes().vec());
+  return sizes;
+}
+
+std::vector<std::int64_t> elements_of(const std::vector<std::vector<std::int64_t>>& sizes) {
   std::vector<std::int64_t> elements;
-  for (const auto& each : parameters) elements.push_back(each.tensor.numel());
+  for (const auto& each : sizes) elements.push_back(c10::multiply_integers(each));
   return elements;
 }
 
@@ -25,8 +33,10 @@ FlatShard::FlatShard(std::vector<data_parallel::NamedParameter> parameters, cons
                      const ShardOptions& options, const std::string& owner)
     : owner_(owner),
       parameters_(std::move(parameters)),
+      sizes_(sizes_of(parameters_)),
       rank_(static_cast<std::size_t>(group.rank())),
-      layout_(elements_of(parameters_), group.size()),
+      layout_(elements_of(sizes_), group.size()),
+      storages_(parameters_.size()),
       received_(parameters_.size()) {
   const at::NoGradGuard no_grad;
   const at::Tensor& first = parameters_.front().tensor;
@@ -41,8 +51,19 @@ FlatShard::FlatShard(std::vector<data_parallel::NamedParameter> parameters, cons
                                                                                           slice.end));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     parameters_[i].tensor.mutable_grad().reset();
-    detach_memory(parameters_[i].tensor, c10::typeMetaToScalarType(gathered_.dtype()), reason(i));
+    detach(i);
   }
+}
+
+void FlatShard::detach(std::size_t parameter) {
+  const at::Tensor& tensor = parameters_[parameter].tensor;
+  detach_memory(tensor, gathered_, sizes_[parameter], reason(parameter));
+  storages_[parameter] = tensor.storage();
+}
+
+bool FlatShard::is_replaced(std::size_t parameter) const {
+  return parameters_[parameter].tensor.storage().unsafeGetStorageImpl() !=
+         storages_[parameter].unsafeGetStorageImpl();
 }
 
 void FlatShard::make_part(const collectives::Group& group, const at::TensorOptions& options, bool trains) {
@@ -51,7 +72,7 @@ void FlatShard::make_part(const collectives::Group& group, const at::TensorOptio
   } else {
     part_ = at::zeros({layout_.part}, options.pinned_memory(true));
   }
-  if (trains) part_gradients_ = at::zeros({layout_.part}, part_.options().pinned_memory(part_.is_pinned()));
+  if (trains) make_gradients();
   slices_.clear();
   for (const ShardLayout::Slice& slice : own())
     slices_.push_back({parameters_[slice.parameter].name + "[" + std::to_string(slice.begin) + ":" +
@@ -59,9 +80,25 @@ void FlatShard::make_part(const collectives::Group& group, const at::TensorOptio
                        slice_in(part_, slice).detach().set_requires_grad(trains), true});
 }
 
+void FlatShard::make_gradients() {
+  part_gradients_ = at::zeros({layout_.part}, part_.options().pinned_memory(part_.is_pinned()));
+}
+
+std::vector<std::string> FlatShard::thawed() const {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor, sparse] : parameters_)
+    if (!trains() && tensor.requires_grad()) names.push_back(name);
+  return names;
+}
+
+void FlatShard::train() {
+  make_gradients();
+  for (dist_optim::Parameter& slice : slices_) slice.tensor.set_requires_grad(true);
+}
+
 void FlatShard::set_group(const collectives::Group& group) {
   rank_ = static_cast<std::size_t>(group.rank());
-  layout_ = ShardLayout(elements_of(parameters_), group.size());
+  layout_ = ShardLayout(elements_of(sizes_), group.size());
   make_part(group, at::TensorOptions(part_.scalar_type()).device(part_.device()), trains());
   forget_gradients();
 }
@@ -78,39 +115,73 @@ bool FlatShard::is_frozen_in_part() const {
                      [](const auto& each) { return !each.tensor.requires_grad(); });
 }
 
-void FlatShard::check_unchanged() const {
-  for (const auto& [name, tensor, sparse] : parameters_) {
+// torch::load calls set_(), which gives a parameter the memory of the loaded tensor and not its type. If the
+// module computes in another type than that of the part, the memory has elements of the part's type.
+at::Tensor FlatShard::replaced_values(const at::Tensor& parameter) const {
+  const auto bytes_of = [&](const at::TensorOptions& options) {
+    return static_cast<std::size_t>(parameter.numel()) * options.dtype().itemsize();
+  };
+  const at::TensorOptions own = gathered_.dtype(part_.dtype());
+  const bool is_of_part = parameter.dtype() == gathered_.dtype() && parameter.is_contiguous() &&
+                          parameter.storage_offset() == 0 && bytes_of(own) != bytes_of(gathered_) &&
+                          parameter.storage().nbytes() == bytes_of(own);
+  if (!is_of_part) return parameter.detach().contiguous().view({-1});
+  return at::empty({0}, own).set_(parameter.storage(), 0, {parameter.numel()}, {1});
+}
+
+void FlatShard::take_replaced(const at::Tensor& buffer) {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!is_replaced(i)) continue;
+    const auto& [name, tensor, sparse] = parameters_[i];
     const std::string what =
-        tensor.requires_grad() && !trains() ? "requires grad now, expected no grad"
-        : tensor.dtype() != gathered_.dtype()
-            ? c10::str("has another type now (", tensor.scalar_type(), ", expected ",
-                       c10::typeMetaToScalarType(gathered_.dtype()), ")")
+        tensor.scalar_type() != part_.scalar_type() && tensor.dtype() != gathered_.dtype()
+            ? c10::str("has another type now (", tensor.scalar_type(), ", expected ", part_.scalar_type(),
+                       ")")
         : tensor.device() != gathered_.device()
             ? c10::str("is on another device now (", tensor.device(), ", expected ", gathered_.device(), ")")
-            : std::string();
+        : tensor.sizes() != sizes_[i] ? c10::str("has other sizes now (", tensor.sizes(), ", expected ",
+                                                 at::IntArrayRef(sizes_[i]), ")")
+                                      : std::string();
     if (!what.empty())
       throw rpc::Error(rpc::ErrorKind::failed_precondition, owner_ + ": parameter " + name + " " + what +
                                                                 ": change the module before the " + owner_ +
                                                                 " is constructed");
+    const at::Tensor values = replaced_values(tensor);
+    for (const ShardLayout::Slice& slice : own())
+      if (slice.parameter == i) slice_in(part_, slice).copy_(values.slice(0, slice.begin, slice.end));
+    detach(i);
+    if (!buffer.defined()) continue;
+    const at::Tensor whole = buffer.narrow(0, layout_.offsets[i], values.numel());
+    whole.copy_(values);
+    set_memory(tensor, whole);
   }
+}
+
+void FlatShard::drop_replaced() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (is_replaced(i)) detach(i);
 }
 
 void FlatShard::place(const at::Tensor& buffer) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& tensor = parameters_[i].tensor;
+    if (is_replaced(i)) continue;
     set_memory(tensor, buffer.narrow(0, layout_.offsets[i], tensor.numel()));
   }
 }
 
-void FlatShard::keep_changes(const at::Tensor& buffer) {
+void FlatShard::keep_changes(const at::Tensor& buffer, const at::Tensor& before) {
   const at::NoGradGuard no_grad;
-  const at::Tensor whole = buffer.narrow(0, static_cast<std::int64_t>(rank_) * layout_.part, layout_.part);
-  const at::Tensor changed = whole.ne(part_.to(whole.options())).to(part_.device());
+  const at::Tensor whole = own_in(buffer);
+  const at::Tensor changed = whole.ne(before).to(part_.device());
   part_.copy_(at::where(changed, whole.to(part_.options()), part_));
+  take_replaced(buffer);  // last: its values are not rounded to the buffer's type
 }
 
 void FlatShard::displace() {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) remove_memory(parameters_[i].tensor, reason(i));
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (!is_replaced(i)) remove_memory(parameters_[i].tensor, reason(i));
 }
 
 void FlatShard::add_gradient(std::size_t parameter, const at::Tensor& gradient, const at::Tensor& buffer) {
@@ -122,10 +193,16 @@ void FlatShard::add_gradient(std::size_t parameter, const at::Tensor& gradient, 
 
 void FlatShard::complete(const at::Tensor& buffer) {
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (!received_[i]) buffer.narrow(0, layout_.offsets[i], parameters_[i].tensor.numel()).zero_();
+    if (!received_[i]) buffer.narrow(0, layout_.offsets[i], c10::multiply_integers(sizes_[i])).zero_();
 }
 
-at::Tensor FlatShard::direct_output() const {
+at::Tensor FlatShard::direct_output() {
+  std::size_t own = 1;  // references to the memory
+  for (const dist_optim::Parameter& slice : slices_)
+    if (const at::Tensor& gradient = slice.tensor.grad();
+        gradient.defined() && gradient.is_alias_of(part_gradients_))
+      ++own;
+  if (part_gradients_.storage().use_count() > own) make_gradients();
   for (const dist_optim::Parameter& slice : slices_)
     if (slice.tensor.grad().defined()) return {};
   const bool fits = part_gradients_.device() == gradients_of_buffer_.device() &&

@@ -29,12 +29,20 @@ class FlatShard {
   // Splits the parameters over another group. The elements of the new part are zero.
   void set_group(const collectives::Group& group);
 
+  // Whether the part has gradients: a parameter required grad at construction or at a call of train().
   bool trains() const { return part_gradients_.defined(); }
   // Whether some of the parameters do not require grad now.
   bool is_frozen_in_part() const;
-  // failed_precondition: a parameter requires grad now but did not at construction, or its type or device has
-  // changed.
-  void check_unchanged() const;
+  // Whether the parameters can have gradients.
+  bool is_differentiable() const { return part_.is_floating_point() || part_.is_complex(); }
+  // The parameters that require grad now although the part has no gradients.
+  std::vector<std::string> thawed() const;
+  // Makes gradients for the part. The slices stay the same tensors, which require grad afterwards.
+  void train();
+  // The program may have given the parameters other memory (torch::load does). Copies its values into the
+  // part and removes it. failed_precondition: the memory is of another type or device, or has other sizes.
+  // buffer: that of place(), if the parameters have whole values: they get the values, too.
+  void take_replaced(const at::Tensor& buffer = {});
   const std::vector<data_parallel::NamedParameter>& parameters() const { return parameters_; }
   const ShardLayout& layout() const { return layout_; }
   const std::vector<ShardLayout::Slice>& own() const { return layout_.slices[rank_]; }
@@ -49,10 +57,17 @@ class FlatShard {
            part_.scalar_type() == c10::typeMetaToScalarType(gathered_.dtype());
   }
   void place(const at::Tensor& buffer);
-  // Compares the buffer with the part, in the buffer's type, and copies the elements that differ into the
-  // part.
-  void keep_changes(const at::Tensor& buffer);
+  // This rank's elements of the buffer.
+  at::Tensor own_in(const at::Tensor& buffer) const {
+    return buffer.narrow(0, static_cast<std::int64_t>(rank_) * layout_.part, layout_.part);
+  }
+  // Copies into the part the values of replaced memory, and the elements of the buffer that differ from
+  // `before`, an earlier copy of own_in(). Other elements keep their values in the part, also if an optimizer
+  // has changed them meanwhile.
+  void keep_changes(const at::Tensor& buffer, const at::Tensor& before);
   void displace();
+  // Removes the memory that the program has given to the parameters.
+  void drop_replaced();
 
   // --- Gradients ---
   const at::TensorOptions& gradients() const { return gradients_of_buffer_; }  // of the buffer for them
@@ -61,9 +76,10 @@ class FlatShard {
   void add_gradient(std::size_t parameter, const at::Tensor& gradient, const at::Tensor& buffer);
   // Sets the gradients for which add_gradient() was not called to zero.
   void complete(const at::Tensor& buffer);
-  // The tensor into which the reduction can write this rank's part directly; undefined: it needs another
-  // buffer.
-  at::Tensor direct_output() const;
+  // Prepares the memory of the gradients for a reduction: gradients of an earlier backward that the program
+  // holds keep their memory. Returns the tensor into which the reduction can write this rank's part directly;
+  // undefined: it needs another buffer.
+  at::Tensor direct_output();
   // Adds the reduced part to the gradients of the slices. Slices without a gradient get one in publish().
   void take_reduced(const at::Tensor& part);
   // has_gradient: by parameter, whether any rank has computed its gradient.
@@ -79,16 +95,22 @@ class FlatShard {
   }
   std::string reason(std::size_t parameter) const;
   void make_part(const collectives::Group& group, const at::TensorOptions& options, bool trains);
+  void make_gradients();
+  bool is_replaced(std::size_t parameter) const;
+  at::Tensor replaced_values(const at::Tensor& parameter) const;
+  void detach(std::size_t parameter);
 
   const std::string owner_;
   const std::vector<data_parallel::NamedParameter> parameters_;
+  const std::vector<std::vector<std::int64_t>> sizes_;  // by parameter
   std::size_t rank_;
   ShardLayout layout_;
   at::TensorOptions gathered_, gradients_of_buffer_;
   at::Tensor part_;
   at::Tensor part_gradients_;  // undefined: the parameters do not require grad
   std::vector<dist_optim::Parameter> slices_;
-  std::vector<bool> received_;  // by parameter
+  std::vector<c10::Storage> storages_;  // by parameter: the storage that place() fills
+  std::vector<bool> received_;          // by parameter
 };
 
 }  // namespace weft::sharded

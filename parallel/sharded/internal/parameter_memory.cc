@@ -2,6 +2,7 @@
 
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/util/accumulate.h>
 #include <torch/version.h>
 
 namespace weft::sharded {
@@ -13,15 +14,15 @@ c10::StorageImpl& storage_of(const at::Tensor& parameter) {
 
 }  // namespace
 
-void detach_memory(const at::Tensor& parameter, at::ScalarType dtype, const std::string& reason) {
-  const auto bytes = static_cast<std::size_t>(parameter.numel()) * c10::elementSize(dtype);
+void detach_memory(const at::Tensor& parameter, const at::TensorOptions& options, at::IntArrayRef sizes,
+                   const std::string& reason) {
+  const auto bytes = static_cast<std::size_t>(c10::multiply_integers(sizes)) * options.dtype().itemsize();
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                                       at::DataPtr(nullptr, parameter.device()),
+                                                       at::DataPtr(nullptr, options.device()),
                                                        /*allocator=*/nullptr, /*resizable=*/false);
-  const auto key = c10::computeDispatchKey(dtype, at::kStrided, parameter.device());
   const at::Tensor fresh = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(std::move(storage)), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(dtype));
-  fresh.unsafeGetTensorImpl()->set_sizes_contiguous(parameter.sizes());
+      c10::Storage(std::move(storage)), c10::DispatchKeySet(options.computeDispatchKey()), options.dtype());
+  fresh.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   parameter.set_data(fresh);
   remove_memory(parameter, reason);
 }

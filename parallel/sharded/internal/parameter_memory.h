@@ -8,9 +8,10 @@
 
 namespace weft::sharded {
 
-// Gives the parameter a separate storage without memory, for contiguous elements of this type. A use of its
-// elements then fails with an error that contains `reason`.
-void detach_memory(const at::Tensor& parameter, at::ScalarType dtype, const std::string& reason);
+// Gives the parameter a separate storage without memory, for contiguous elements of this type, device and
+// sizes. A use of its elements then fails with an error that contains `reason`.
+void detach_memory(const at::Tensor& parameter, const at::TensorOptions& options, at::IntArrayRef sizes,
+                   const std::string& reason);
 // Makes the memory of `elements` the parameter's memory. Both must have the same number and type of elements,
 // and the parameter must have a separate storage.
 void set_memory(const at::Tensor& parameter, const at::Tensor& elements);

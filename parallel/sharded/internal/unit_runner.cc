@@ -7,6 +7,7 @@
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <numeric>
@@ -106,14 +107,29 @@ std::shared_ptr<UnitRunner> UnitRunner::make(ShardSetup setup, std::vector<UnitP
                                              bool splits_after_forward) {
   std::shared_ptr<UnitRunner> runner(
       new UnitRunner(std::move(setup), std::move(units), splits_after_forward));
-  std::vector<data_parallel::NamedParameter> trained;
-  for (const Place& place : runner->places_)
-    trained.push_back(runner->units_.trained(place.unit)[place.index]);
-  runner->hooks_.emplace(std::move(trained), nullptr,
-                         [weak = std::weak_ptr(runner)](std::size_t parameter, bool defined) {
-                           if (const auto self = weak.lock()) self->accumulated(parameter, defined);
-                         });
+  runner->hook();
   return runner;
+}
+
+// A parameter may begin or cease to require grad. It gets another accumulator if its memory is replaced by
+// memory of another type.
+void UnitRunner::hook() {
+  std::vector<Place> places;
+  std::vector<data_parallel::LowPrecision::Accumulator> accumulators;
+  std::vector<data_parallel::NamedParameter> trained;
+  for (std::size_t unit = 0; unit < units_.size(); ++unit)
+    for (std::size_t i = 0; i < units_.trained(unit).size(); ++i)
+      if (const auto& parameter = units_.trained(unit)[i]; parameter.tensor.requires_grad()) {
+        places.push_back({unit, i});
+        accumulators.push_back(torch::autograd::impl::grad_accumulator(parameter.tensor));
+        trained.push_back(parameter);
+      }
+  if (hooks_ && accumulators == accumulators_) return;
+  places_ = std::move(places);
+  accumulators_ = std::move(accumulators);
+  hooks_.emplace(std::move(trained), nullptr, [weak = weak_from_this()](std::size_t parameter, bool defined) {
+    if (const auto self = weak.lock()) self->accumulated(parameter, defined);
+  });
 }
 
 UnitRunner::UnitRunner(ShardSetup setup, std::vector<UnitParameters> units, bool splits_after_forward)
@@ -121,8 +137,6 @@ UnitRunner::UnitRunner(ShardSetup setup, std::vector<UnitParameters> units, bool
       splits_after_forward_(splits_after_forward),
       units_(std::move(setup), with_buffers(std::move(units))),
       in_backward_(units_.size()) {
-  for (std::size_t unit = 0; unit < units_.size(); ++unit)
-    for (std::size_t i = 0; i < units_.trained(unit).size(); ++i) places_.push_back({unit, i});
   predict_order();
 }
 
@@ -159,17 +173,31 @@ void UnitRunner::split_all() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) split(unit);
 }
 
-void UnitRunner::keep_whole() {
+UnitRunner::Elements UnitRunner::keep_whole(bool keeps_changes) {
   std::lock_guard lock(mutex_);
   if (in_forward_ || running_)
     throw Error(
         ErrorKind::failed_precondition,
         "FullyShardedDataParallel: gather() within forward or backward, expected it between iterations");
   split_all();  // parameters may have changed
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) units_.start_gather(unit);
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) units_.finish_gather(unit);
-  units_.wait_for_all();
+  try {
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) units_.start_gather(unit);
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) units_.finish_gather(unit);
+    units_.wait_for_all();
+  } catch (const std::exception& error) {
+    abort(std::string("gather() failed: ") + error.what());
+    throw;
+  }
   ++kept_whole_;
+  Elements elements;
+  for (std::size_t unit = 0; keeps_changes && unit < units_.size(); ++unit)
+    elements.push_back(units_.own_elements(unit));
+  return elements;
+}
+
+void UnitRunner::take_replaced() {
+  std::lock_guard lock(mutex_);
+  if (kept_whole_ == 0) units_.take_replaced();
 }
 
 bool UnitRunner::set_reduces(bool on) {
@@ -177,26 +205,37 @@ bool UnitRunner::set_reduces(bool on) {
   return std::exchange(next_reduces_, on);
 }
 
-void UnitRunner::release_whole(bool keeps_changes) {
+// Called by a destructor: if the program has given a parameter memory that cannot be its, the next forward or
+// gather() reports it.
+void UnitRunner::release_whole(const Elements& before) {
   std::lock_guard lock(mutex_);
-  for (std::size_t unit = 0; keeps_changes && unit < units_.size(); ++unit) units_.keep_changes(unit);
+  for (std::size_t unit = 0; unit < before.size(); ++unit)
+    (void)rpc::capture([&] { units_.keep_changes(unit, before[unit]); });
   --kept_whole_;
   split_all();
+  if (before.empty() && kept_whole_ == 0) units_.drop_replaced();
+}
+
+// If this rank fails where the others run collectives, they fail too, and do not wait for their timeout.
+void UnitRunner::abort(const std::string& what) const {
+  units_.abort("rank " + std::to_string(units_.setup().groups.gathers.rank()) + ": " + what);
 }
 
 // --- Forward ---
 
 void UnitRunner::begin_forward() {
   std::lock_guard lock(mutex_);
+  in_forward_ = true;
   units_.check_ended();  // of forwards without a backward
-  units_.check_unchanged();
-  split_all();  // parameters may have changed
+  split_all();           // parameters may have changed
+  take_replaced();
+  units_.train_thawed();
+  hook();
   iteration_ = std::make_shared<Iteration>();
   iteration_->with_grad = at::GradMode::is_enabled();
   iteration_->reduces = next_reduces_;
   units_.finish_gather(0);
   if (!last_order_.empty()) units_.start_gather(last_order_.front());
-  in_forward_ = true;
 }
 
 void UnitRunner::before_forward(std::size_t unit) {
@@ -253,7 +292,9 @@ void UnitRunner::end_forward() {
 
 void UnitRunner::leave_forward() {
   std::lock_guard lock(mutex_);
-  in_forward_ = false;
+  if (!std::exchange(in_forward_, false)) return;
+  const auto& groups = units_.setup().groups;
+  if (groups.gathers.size() > 1 || groups.replicas) abort("a forward of the module threw an exception");
 }
 
 // If the orders of the ranks differ, the ranks have gathered different blocks with each other. The groups are
@@ -283,7 +324,7 @@ void UnitRunner::before_backward(std::size_t unit, const std::shared_ptr<Iterati
   if (units_.is_gathering(unit)) units_.finish_gather(unit);
   // After these units, at least two others have started their backward.
   for (std::size_t i = 0; i + 3 <= place; ++i)
-    if (const std::size_t other = sequence_[i]; in_backward_[other].launched || units_.trained(other).empty())
+    if (const std::size_t other = sequence_[i]; in_backward_[other].launched || !units_.trains(other))
       split(other);
 }
 
@@ -352,7 +393,7 @@ void UnitRunner::accumulated(std::size_t parameter, bool defined) {
                 "FullyShardedDataParallel: parameter " + name +
                     " got a gradient after its unit was reduced: a nested backward (a re-entrant checkpoint) "
                     "computed it, expected one backward");
-  if (defined) {
+  if (defined && tensor.grad().defined()) {
     units_.add_gradient(unit, index, tensor.grad());
     tensor.mutable_grad().reset();
   }
@@ -379,7 +420,7 @@ bool UnitRunner::may_be_used_after_gradients(std::size_t unit) const {
 
 void UnitRunner::launch(std::size_t unit) {
   InBackward& state = in_backward_[unit];
-  if (units_.trained(unit).empty() || std::exchange(state.launched, true)) return;
+  if (!units_.trains(unit) || std::exchange(state.launched, true)) return;
   reduces_ ? units_.start_reduction(unit) : units_.keep_gradients(unit);
   const bool is_gathered = state.place && *state.place < next_gather_;
   if (is_gathered && !may_be_used_after_gradients(unit)) split(unit);

@@ -33,14 +33,17 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   // Called around each forward of the module.
   void begin_forward();
   void end_forward();
-  void leave_forward();  // instead of end_forward(), after an exception
+  void leave_forward();  // afterwards; without end_forward(), an exception has ended the forward
   void before_forward(std::size_t unit) override;
   void after_forward(std::size_t unit) override;
   void watch(std::size_t unit, const at::Tensor& output) override;
 
-  // Between these calls all units are whole. All ranks call them, between iterations.
-  void keep_whole();
-  void release_whole(bool keeps_changes);
+  // Between these calls all units are whole. All ranks call them, between iterations. keep_whole() returns
+  // copies of this rank's elements, by unit. release_whole() keeps changes with respect to `before`; if it is
+  // empty, none.
+  using Elements = std::vector<std::vector<at::Tensor>>;
+  Elements keep_whole(bool keeps_changes);
+  void release_whole(const Elements& before);
 
   // failed_precondition: within gather(), forward or backward.
   void set_groups(ShardGroups groups);
@@ -49,12 +52,13 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   bool set_reduces(bool on);
 
   const ShardedUnits& units() const { return units_; }
+  void take_replaced();       // ShardedUnits::take_replaced(), outside of gather()
   std::size_t bytes() const;  // parts, their gradients, and buffers
 
  private:
   struct Iteration;
   class Ending;
-  struct Place {  // of a parameter that requires grad
+  struct Place {  // of a parameter
     std::size_t unit, index;
   };
   struct InBackward {                        // a unit in the backward that runs
@@ -66,6 +70,7 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   UnitRunner(ShardSetup setup, std::vector<UnitParameters> units, bool splits_after_forward);
 
   // Under mutex_.
+  void hook();
   void split(std::size_t unit);
   void split_all();
   void predict_order();
@@ -76,6 +81,7 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   void start_gathers(std::size_t end);  // of the units in sequence_ before `end`
   void accumulated(std::size_t parameter, bool defined);
   void launch_ready();
+  void abort(const std::string& what) const;
   bool may_be_used_after_gradients(std::size_t unit) const;
   void launch(std::size_t unit);
   void finish();
@@ -83,11 +89,13 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
 
   const std::vector<std::string> names_;  // by unit
   const bool splits_after_forward_;
-  std::vector<Place> places_;
-  std::optional<data_parallel::GradientHooks> hooks_;
 
   mutable std::recursive_mutex mutex_;  // guards the members below; rpc::Mutex is not recursive
   ShardedUnits units_;
+  // Of the parameters that required grad at the last forward.
+  std::vector<Place> places_;
+  std::vector<data_parallel::LowPrecision::Accumulator> accumulators_;
+  std::optional<data_parallel::GradientHooks> hooks_;
   int kept_whole_ = 0;
   bool in_forward_ = false;
   bool next_reduces_ = true;              // for the next forward

@@ -225,5 +225,33 @@ TEST(FullyShardedStates, KeepTheBitsOfTheOptimizersParameters) {
   }
 }
 
+// The values of the ranks differ.
+TEST(FullyShardedBuffers, ACheckpointHasThoseOfOneRank) {
+  struct Normalized : torch::nn::Module {
+    Normalized() { norm = register_module("norm", torch::nn::BatchNorm1d(5)); }
+    at::Tensor forward(const at::Tensor& x) { return norm(x); }
+    torch::nn::BatchNorm1d norm{nullptr};
+  };
+  const Folder folder;
+  Company company(3);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto model = std::make_shared<Normalized>();
+    FullyShardedDataParallel fsdp{group, model};
+    {
+      const auto all = fsdp.gather();
+      for (int step = 0; step <= group.rank(); ++step)
+        model->norm->forward(at::full({4, 5}, group.rank() + 1.0, at::kFloat));
+    }
+    SlicedState state;
+    fsdp.add_to(state);
+    Checkpoints checkpoints(group, folder.path);
+    checkpoints.save(1, state).get();
+    (void)checkpoints.load(1, state);
+    EXPECT_EQ(model->norm->num_batches_tracked.item<std::int64_t>(), 1);
+    EXPECT_TRUE(at::allclose(model->norm->running_mean, at::full({5}, 0.1)));
+    EXPECT_TRUE(at::allclose(model->norm->running_var, at::full({5}, 0.9)));
+  });
+}
+
 }  // namespace
 }  // namespace weft::sharded::fully_sharded_checkpoints_test

@@ -383,8 +383,10 @@ TEST(FullyShardedPrograms, MayComputeGradientsOfInputs) {
   });
 }
 
-TEST(FullyShardedPrograms, AForwardThatThrowsMayBeRepeated) {
-  Company company(2);
+// With several ranks, the others may wait for this one, so its groups are aborted
+// (FullyShardedChanges.AForwardThatThrowsOnOneRankFailsOnAllRanks).
+TEST(FullyShardedPrograms, AForwardThatThrowsMayBeRepeatedOnOneRank) {
+  Company company(1);
   on_ranks(company.groups(), [&](const collectives::Group& group) {
     Rank rank(group), plain(group);
     EXPECT_ANY_THROW(rank.fsdp.forward(at::ones({2, 7}, at::kDouble)));

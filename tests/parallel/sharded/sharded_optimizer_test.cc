@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <sstream>
 
 #include "tests/parallel/data_parallel/ranks.h"
 
@@ -477,6 +478,102 @@ TEST(ShardedOptimizers, ContinuesInASmallerAndALargerGroup) {
     train(*ddp, *optimizer, {});
     expect_same(*net, *expected);
   });
+}
+
+// --- Changes of the module ---
+
+std::string saved(double value) {
+  const auto net = std::make_shared<Net>();
+  for (const at::Tensor& parameter : net->parameters()) parameter.detach().fill_(value);
+  std::ostringstream out;
+  torch::save(net, out);
+  return out.str();
+}
+
+void load(std::shared_ptr<Net> net, const std::string& file) {
+  std::istringstream in(file);
+  torch::load(net, in);
+}
+
+// Without a DistributedDataParallel's backward.
+TEST(ShardedOptimizers, AStepBeginsAtLoadedValues) {
+  const std::string file = saved(0.5);
+  Company company(2, Backend::memory);
+  on_ranks(company.groups(), [&](const Group& group) {
+    const auto net = std::make_shared<Net>(), expected = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, net};
+    ShardedOptimizer optimizer(ddp, torch::optim::SGDOptions(0.1).momentum(0.9), {.bucket_bytes = 200});
+    torch::optim::SGD whole(expected->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < 4; ++step) {
+      for (const auto& of : {net, expected}) {
+        if (step % 2 == 1) load(of, file);
+        for (at::Tensor& parameter : of->parameters())
+          parameter.mutable_grad() = at::full_like(parameter.detach(), step + 1);
+      }
+      optimizer.step();
+      whole.step();
+      expect_same(*net, *expected);
+    }
+    load(net, saved(1));
+    net->first->weight.set_data(at::zeros({2}, at::kDouble));
+    if (group.rank() == 1) net->first->weight.set_data(at::ones({7, 5}, at::kDouble));
+    const auto error = error_of([&] { optimizer.step(); });
+    ASSERT_TRUE(error) << "the refusal of rank 0 reaches rank 1";
+    EXPECT_NE(std::string(error->what()).find("parameter first.weight is Double[2]"), std::string::npos)
+        << error->what();
+  });
+}
+
+TEST(ShardedOptimizers, TrainLoadedValuesFurther) {
+  const std::string file = saved(0.5);
+  for (const bool overlap : {false, true}) {
+    Company company(2, Backend::memory);
+    on_ranks(company.groups(), [&](const Group& group) {
+      const auto net = std::make_shared<Net>(), expected = std::make_shared<Net>();
+      const torch::optim::AdamOptions spec(0.03);
+      DistributedDataParallel ddp{group, net}, plain{group, expected};
+      ShardedOptimizer optimizer(ddp, spec, {.bucket_bytes = 200, .overlap = overlap});
+      torch::optim::Adam whole(expected->parameters(), spec);
+      for (const int from : {0, 3}) {
+        train(ddp, optimizer, {.from = from, .to = from + 3});
+        train(plain, whole, {.from = from, .to = from + 3});
+        expect_same(*net, *expected);
+        load(net, file);
+        load(expected, file);
+      }
+    });
+  }
+}
+
+TEST(ShardedOptimizers, StepParametersThatBeginToRequireGrad) {
+  for (const bool overlap : {false, true}) {
+    Company company(2, Backend::memory);
+    on_ranks(company.groups(), [&](const Group& group) {
+      const auto net = std::make_shared<Net>(), expected = std::make_shared<Net>();
+      const OptimizerSpec spec =
+          OptimizerSpec(torch::optim::AdamOptions(0.03)).with_group("last", {{"lr", 0.3}});
+      const auto train_only = [&](const std::vector<std::string>& prefixes) {
+        for (const auto& each : {net, expected})
+          for (auto& entry : each->named_parameters())
+            entry.value().requires_grad_(
+                std::any_of(prefixes.begin(), prefixes.end(),
+                            [&](const std::string& prefix) { return entry.key().starts_with(prefix); }));
+      };
+      Whole whole(*expected, spec);
+      train_only({"last"});
+      DistributedDataParallel ddp{group, net}, plain{group, expected};
+      ShardedOptimizer optimizer(ddp, spec, {.bucket_bytes = 200, .overlap = overlap});
+      const std::vector<std::vector<std::string>> trained{{"last"}, {"last", "first.bias"}, {"first"}, {""}};
+      for (std::size_t i = 0; i < trained.size(); ++i) {
+        train_only(trained[i]);
+        const int from = 6 * static_cast<int>(i);
+        train(ddp, optimizer, {.from = from, .to = from + 3});
+        train(plain, whole, {.from = from, .to = from + 3});
+        expect_same(*net, *expected);
+      }
+      expect_same(optimizer.whole_state(std::nullopt), whole.state());
+    });
+  }
 }
 
 // --- Faults ---

@@ -44,8 +44,9 @@ int guarded(const std::function<int()>& body) {
   for (const int number : passed_on) {
     struct sigaction now{};
     ::sigaction(number, nullptr, &now);
-    // A signal that is ignored stays ignored, as with nohup.
-    if (now.sa_handler != SIG_IGN) sigaddset(&awaited, number);
+    // SIGHUP stays ignored if it is, as with nohup. A shell ignores SIGINT for a command that a script runs
+    // in the background; the launcher nevertheless ends on it.
+    if (now.sa_handler != SIG_IGN || number != SIGHUP) sigaddset(&awaited, number);
   }
   ::sigprocmask(SIG_BLOCK, &awaited, &unblocked);
   std::fflush(nullptr);

@@ -5,10 +5,12 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <asio/buffer.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
 #include <asio/signal_set.hpp>
 #include <asio/steady_timer.hpp>
+#include <asio/write.hpp>
 
 #include <algorithm>
 #include <csignal>
@@ -66,6 +68,7 @@ struct RunningWorker {
   stream_descriptor process;         // the pidfd of the process: readable when the process has ended
   stream_descriptor liveness;        // its liveness pipe (process.h)
   stream_descriptor input;           // the standard input, if closing it stops the worker
+  std::string first_input;           // AddedWorker::input
   asio::steady_timer grace;          // from stop() to SIGKILL
   std::optional<std::size_t> began;  // the position in the order in which workers begin to end
   std::optional<int> status;         // the status from waitpid
@@ -149,7 +152,9 @@ class Supervisor::Impl {
   asio::signal_set signals_;
   asio::steady_timer grace_;
   std::shared_ptr<OutputQueue> output_, errors_;  // the queues of this process's standard output and error
-  std::vector<std::unique_ptr<RunningWorker>> workers_;
+  std::map<std::size_t, std::unique_ptr<RunningWorker>> workers_;  // by number; an open supervisor has only
+                                                                   // those that have not exited
+  std::size_t next_number_ = 0;
   std::map<pid_t, int> reaped_;  // the statuses of workers that were reaped and not yet passed to ended()
   // Log files that have been opened: a worker that replaces another worker appends to its file.
   std::set<std::string> logs_;
@@ -176,12 +181,12 @@ void Supervisor::Impl::start() {
   for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
     struct sigaction now{};
     ::sigaction(number, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) signals_.add(number);
+    if (now.sa_handler != SIG_IGN || number != SIGHUP) signals_.add(number);  // guard.cc
   }
   await_signal();
   for (WorkerPlan& plan : options_.workers) {
-    workers_.push_back(make(std::move(plan)));
-    start(*workers_.back(), program, options_.command, false);
+    auto& worker = workers_[next_number_++] = make(std::move(plan));
+    start(*worker, program, options_.command, false);
   }
   all_started_ = !options_.on_exit;
 }
@@ -190,13 +195,20 @@ std::size_t Supervisor::Impl::add(AddedWorker added) {
   const std::string program = find_program(added.command.front());
   auto worker = make(std::move(added.plan));
   start(*worker, program, added.command, added.stopped_by_input);
-  workers_.push_back(std::move(worker));
-  return workers_.size() - 1;
+  if (worker->input.is_open()) {
+    worker->first_input = std::move(added.input);
+    asio::async_write(worker->input, asio::buffer(worker->first_input), [](asio::error_code, std::size_t) {
+      // A worker that has ended reads no input.
+    });
+  }
+  workers_[next_number_] = std::move(worker);
+  return next_number_++;
 }
 
 void Supervisor::Impl::stop(std::size_t number) {
-  RunningWorker& worker = *workers_.at(number);
-  if (worker.status) return;
+  const auto found = workers_.find(number);
+  if (found == workers_.end() || found->second->status) return;
+  RunningWorker& worker = *found->second;
   const std::chrono::nanoseconds grace =
       options_.grace + (worker.input.is_open() ? remote_time : remote_time.zero());
   ask_to_end(worker, SIGTERM);
@@ -227,7 +239,7 @@ void Supervisor::Impl::abandon(int status) {
   closed_ = all_started_ = failed_ = true;
   status_ = status;
   stage_ = Stage::ended;
-  for (auto& worker : workers_) {
+  for (auto& [number, worker] : workers_) {
     worker->grace.cancel();
     worker->process.close();
     worker->liveness.close();
@@ -299,7 +311,7 @@ void Supervisor::Impl::say(const std::string& text) {
 // has no reader any more.
 void Supervisor::Impl::output_changed() {
   if (left_) return;
-  for (auto& worker : workers_) worker->output.resume();
+  for (auto& [number, worker] : workers_) worker->output.resume();
   leave_once_written();
 }
 
@@ -335,7 +347,7 @@ void Supervisor::Impl::await_end(RunningWorker& worker) {
 void Supervisor::Impl::reap() {
   int status = 0;
   for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-    const auto is_it = [pid](const auto& worker) { return worker->pid == pid && !worker->status; };
+    const auto is_it = [pid](const auto& each) { return each.second->pid == pid && !each.second->status; };
     if (std::any_of(workers_.begin(), workers_.end(), is_it)) reaped_[pid] = status;
     if (options_.on_child_exit) options_.on_child_exit(pid, status);
   }
@@ -366,10 +378,12 @@ void Supervisor::Impl::added_ended(RunningWorker& worker) {
   Failure exit = failure_of(*worker.status);
   exit.who = worker.plan.title();
   exit.last_error = worker.output.last_errors();
-  const auto number =
-      static_cast<std::size_t>(std::find_if(workers_.begin(), workers_.end(),
-                                            [&](const auto& other) { return other.get() == &worker; }) -
-                               workers_.begin());
+  const auto it = std::find_if(workers_.begin(), workers_.end(),
+                               [&](const auto& other) { return other.second.get() == &worker; });
+  const std::size_t number = it->first;
+  // Destroyed after the handlers of its operations, which are cancelled.
+  asio::post(context_, [ended = std::shared_ptr<RunningWorker>(std::move(it->second))] {});
+  workers_.erase(it);
   if (stage_ == Stage::running) options_.on_exit(number, exit);
   look_for_the_rest();
 }
@@ -377,12 +391,13 @@ void Supervisor::Impl::added_ended(RunningWorker& worker) {
 void Supervisor::Impl::find_first_failure() {
   if (failed_) return;
   RunningWorker* first = nullptr;
-  for (const auto& worker : workers_)
+  for (const auto& [number, worker] : workers_)
     if (worker->status.value_or(0) != 0 && (first == nullptr || *worker->began < *first->began))
       first = worker.get();
   if (first == nullptr) return;
-  const auto may_be_first = [&](const auto& worker) {
-    return !worker->status && worker->began && *worker->began < *first->began;
+  const auto may_be_first = [&](const auto& each) {
+    const RunningWorker& worker = *each.second;
+    return !worker.status && worker.began && *worker.began < *first->began;
   };
   if (!settled_ && std::any_of(workers_.begin(), workers_.end(), may_be_first)) {
     // A worker whose liveness pipe is closed is probably ending. But it may also have only closed descriptors
@@ -429,13 +444,13 @@ void Supervisor::Impl::end(int signal) {
   if (stage_ != Stage::running) return;
   stage_ = Stage::ending;
   all_started_ = true;
-  for (const auto& worker : workers_)
+  for (const auto& [number, worker] : workers_)
     if (!worker->status) ask_to_end(*worker, signal);
   grace_.expires_after(std::chrono::duration_cast<asio::steady_timer::duration>(options_.grace));
   grace_.async_wait([this](asio::error_code error) {
     if (error || stage_ != Stage::ending) return;
     std::string who;
-    for (const auto& worker : workers_)
+    for (const auto& [number, worker] : workers_)
       if (!worker->status) who += (who.empty() ? "" : ", ") + worker->plan.title();
     say((who.empty() ? "processes that workers have left" : who) + " did not end within " +
         text_of(options_.grace) + ": killed");
@@ -472,8 +487,8 @@ void Supervisor::Impl::look_for_the_rest() {
 
 void Supervisor::Impl::finish() {
   stage_ = Stage::ended;
-  for (auto& worker : workers_) worker->output.drain();
-  for (auto& worker : workers_) worker->output.close();
+  for (auto& [number, worker] : workers_) worker->output.drain();
+  for (auto& [number, worker] : workers_) worker->output.close();
   grace_.cancel();
   if (interrupted_) close_outputs();
   leave_once_written();
@@ -516,7 +531,7 @@ void Supervisor::Impl::take_signal(int number) {
       return look_for_the_rest();
     case SIGUSR1:  // batch systems send these signals as warnings
     case SIGUSR2:
-      for (const auto& worker : workers_)
+      for (const auto& [own, worker] : workers_)
         if (!worker->status && !worker->input.is_open()) ::kill(worker->pid, number);
       return;
     default:

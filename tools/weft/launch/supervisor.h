@@ -48,6 +48,7 @@ struct AddedWorker {
   // Standard input is a pipe. To stop the worker, the supervisor closes the pipe. Set this for a program that
   // runs the worker on another host, such as ssh: a signal would end that program, not the worker.
   bool stopped_by_input = false;
+  std::string input = {};  // the begin of its standard input, if stopped_by_input is set
 };
 
 // Lines of a worker's output, as a part of a message.

@@ -8,12 +8,31 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <random>
 #include <sstream>
 
 #include "tests/parallel/sharded/checkpoint/states.h"
+
+namespace weft::sharded::testing::checkpoints_test {
+std::atomic<bool> folders_fail_to_sync = false;
+}
+
+// In place of the function of libc.
+extern "C" int fsync(int fd) {
+  struct stat about{};
+  if (weft::sharded::testing::checkpoints_test::folders_fail_to_sync && ::fstat(fd, &about) == 0 &&
+      S_ISDIR(about.st_mode)) {
+    errno = EIO;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
 
 namespace weft::sharded::testing {
 namespace checkpoints_test {
@@ -493,6 +512,19 @@ TEST_F(ShardedCheckpoints, AContinuationMaySaveAgain) {
   test::Handover<rpc::Future<void>> next;
   job[0].save(1, {}).then([&](rpc::Result<void>&&) { next.give(job[0].save(2, {})); });
   got(next.take());
+  EXPECT_EQ(job.latest(), 2);
+}
+
+TEST_F(ShardedCheckpoints, ASaveWhoseFolderCannotBeSyncedLeavesNoCheckpoint) {
+  Job job(2, path());
+  job.save_even(1);
+  folders_fail_to_sync = true;
+  const auto error = error_of([&] { job.save_even(2); });
+  folders_fail_to_sync = false;
+  ASSERT_TRUE(error);
+  EXPECT_NE(std::string(error->what()).find("cannot be synced"), std::string::npos) << error->what();
+  EXPECT_EQ(job.latest(), 1);
+  job.save_even(2);
   EXPECT_EQ(job.latest(), 2);
 }
 

@@ -34,6 +34,27 @@ TEST(WriterPlan, CopiesAreWrittenOnce) {
             (Names{{"none"}, {}}));
 }
 
+TEST(WriterPlan, BytesAreCountedAndNotElements) {
+  const auto typed = [](const std::string& name, std::int64_t elements, std::int64_t item_size) {
+    SliceRange range = slice(name, {elements}, 0, elements);
+    range.item_size = item_size;
+    return range;
+  };
+  EXPECT_EQ(plan_writers({{typed("a", 10, 8), typed("c", 1, 1)}, {typed("b", 20, 1), typed("c", 1, 1)}}),
+            (Names{{"a"}, {"b", "c"}}));
+}
+
+// The values of the ranks may differ.
+TEST(WriterPlan, OneRankWritesAllBuffersThatItHas) {
+  const auto buffer = [](const std::string& name) {
+    SliceRange range = slice(name, {4}, 0, 4);
+    range.of_first_rank = true;
+    return range;
+  };
+  const std::vector<SliceRange> both{buffer("b"), buffer("c"), slice("p", {9}, 0, 9), slice("q", {1}, 0, 1)};
+  EXPECT_EQ(plan_writers({{slice("p", {9}, 0, 9)}, both, both}), (Names{{"p"}, {"b", "c"}, {"q"}}));
+}
+
 // Two ranks have the columns of a matrix, and two other ranks each have one half of these.
 TEST(WriterPlan, RunsAreWrittenByTheRanksThatHaveThem) {
   const auto columns = [](std::int64_t first, std::int64_t length, std::int64_t begin, std::int64_t end) {

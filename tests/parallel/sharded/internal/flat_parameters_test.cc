@@ -59,6 +59,30 @@ TEST(FlatParameter, ABucketIsClosedAtItsCap) {
   });
 }
 
+TEST(FlatParameter, TakesTheValuesOfReplacedMemory) {
+  Company company(1);
+  on_ranks(company.groups(), [](const Group& group) {
+    const at::Tensor a = range({4, 3}), b = range({5}), c = range({2});
+    FlatParameters flat(group, {{"a", a}, {"b", b}}, 1000);
+    flat.add(group, {{"c", c}}, 1000);
+    EXPECT_EQ(flat.buckets().at(1).parameters, std::vector<std::size_t>{2});
+    a.set_data(at::full({3, 4}, 2.0F).t());
+    flat.take_replaced();
+    EXPECT_EQ(a.const_data_ptr(), flat.buckets()[0].buffer.const_data_ptr());
+    EXPECT_TRUE(at::equal(a, at::full({4, 3}, 2.0F)));
+    EXPECT_TRUE(at::equal(b, range({5})));
+    b.set_data(at::zeros({6}));
+    const auto error = error_of([&] { flat.take_replaced(); });
+    ASSERT_TRUE(error);
+    EXPECT_NE(std::string(error->what()).find("parameter b is Float[6] on cpu now, expected Float[5]"),
+              std::string::npos)
+        << error->what();
+    flat.leave();
+    EXPECT_TRUE(at::equal(b, at::zeros({6})));
+    EXPECT_TRUE(at::equal(c, range({2})));
+  });
+}
+
 TEST(FlatParameter, RefusesAParameterByName) {
   const at::Tensor whole = range({4, 4}).detach();
   const auto text = [](const std::vector<Parameter>& parameters) {

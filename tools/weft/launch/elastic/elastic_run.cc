@@ -357,6 +357,7 @@ AddedWorker ElasticRun::added(const StartWorker& start) const {
   for (const std::string& name : job_.passed_variables)
     if (const char* const value = std::getenv(name.c_str())) remote.variables.emplace(name, value);
   worker.command = rsh_words(job_.rsh, start.host, remote_command(remote));
+  worker.input = remote_input(remote);
   worker.plan.environment.clear();
   worker.stopped_by_input = true;
   return worker;
@@ -427,7 +428,7 @@ void ElasticRun::gone(const WorkerExited& event) {
   workers_.erase(found);
   ids_.erase(name);
   if (takeover_) leaving_.insert(event.worker);
-  store_.end(name, [this, name, event](const JobStore::End& end) {
+  const auto marked = [this, name, event](const JobStore::End& end) {
     // If the worker has never joined, the record may be that of the last incarnation that has ended.
     std::uint64_t& last = ended_[name];
     const bool left = event.status == left_status && end.left && end.incarnation != last;
@@ -441,7 +442,8 @@ void ElasticRun::gone(const WorkerExited& event) {
         leaving_.erase(id);
       });
     handle(left ? WorkerExited{event.worker, event.status, "has left the job", {}, true} : event);
-  });
+  };
+  store_.end(name, marked, takeover_ ? takeover_->owner() : std::string());
 }
 
 void ElasticRun::joined(const std::string& name, std::uint64_t incarnation) {

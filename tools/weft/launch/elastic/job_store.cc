@@ -13,6 +13,7 @@
 #include "tools/weft/errors.h"
 #include "tools/weft/json_text.h"
 #include "tools/weft/launch/elastic/store_watch.h"
+#include "tools/weft/launch/elastic/takeover.h"
 
 namespace weft::tool::launch::elastic {
 namespace {
@@ -72,7 +73,7 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
 
   const std::shared_ptr<rpc::Store>& store() const { return opened_.store; }
 
-  void end(const std::string& name, std::function<void(const End&)> done) {
+  void end(const std::string& name, std::function<void(const End&)> done, const std::string& driver) {
     // Continues after the answer of the store or after the timer, whichever is first.
     const auto timer = std::make_shared<rpc::Loop::TimerId>();
     const auto finish = [weak = weak_from_this(), timer, done = std::move(done)](const End& how) {
@@ -93,10 +94,16 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
     };
     store()
         ->try_get(key_of(name))
-        .then(
-            [store = store(), name, finish_here, given_up](rpc::Result<std::optional<std::string>>&& result) {
-              if (!*given_up) mark_lost(store, name, std::move(result), finish_here);
-            });
+        .then([=, store = store()](rpc::Result<std::optional<std::string>>&& result) {
+          if (*given_up) return;
+          if (driver.empty()) return mark_lost(store, name, std::move(result), finish_here);
+          store->try_get(std::string(takeover_keys::lease))
+              .then([=, record = std::move(result)](rpc::Result<std::optional<std::string>>&& lease) mutable {
+                if (*given_up) return;
+                if (!lease.ok() || lease.value() != driver) return finish_here(End{});
+                mark_lost(store, name, std::move(record), finish_here);
+              });
+        });
   }
 
   void close() {
@@ -159,8 +166,8 @@ JobStore::JobStore(std::shared_ptr<rpc::Loop> loop, OpenedStore store, Joined jo
     : impl_(std::make_shared<Impl>(std::move(loop), std::move(store), std::move(joined))) {}
 JobStore::~JobStore() { close(); }
 
-void JobStore::end(const std::string& name, std::function<void(const End&)> done) {
-  impl_->end(name, std::move(done));
+void JobStore::end(const std::string& name, std::function<void(const End&)> done, const std::string& driver) {
+  impl_->end(name, std::move(done), driver);
 }
 const std::shared_ptr<rpc::Store>& JobStore::store() const { return impl_->store(); }
 void JobStore::close() {

@@ -43,8 +43,10 @@ class JobStore {
   ~JobStore();
 
   // The process of the worker with this name has ended. If its record does not state an end, marks it as
-  // lost. Calls `done` afterwards, or after 2 s if the store has not answered.
-  void end(const std::string& name, std::function<void(const End& end)> done);
+  // lost. Calls `done` afterwards, or after 2 s if the store has not answered. driver: Takeover::owner(), if
+  // another driver may take over: the record is then marked only if this driver still has its lease after it
+  // has read the record. So a driver that was stopped marks no worker that its successor has started.
+  void end(const std::string& name, std::function<void(const End& end)> done, const std::string& driver = {});
   const std::shared_ptr<rpc::Store>& store() const;
   void close();  // also closes the store; no callback follows
 

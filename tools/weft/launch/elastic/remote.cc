@@ -21,10 +21,25 @@ std::string remote_command(const RemoteWorker& worker) {
   std::string text = "cd " + shell_word(worker.folder) + " && exec env";
   for (const auto& [name, value] : worker.variables)
     if (value.empty()) text += " -u " + shell_word(name);
-  for (const auto& [name, value] : worker.variables)
-    if (!value.empty()) text += " " + shell_word(name + "=" + value);
+  // Lines NAME=VALUE up to an empty line. The shell reads no byte further, so the rest of the input is that
+  // of the program. The point keeps line breaks at the end of a value.
+  text += " sh -c " +
+          shell_word(R"(while IFS= read -r v && [ -n "$v" ]; do v=$(printf %b. "$v"); )"
+                     R"(export "${v%.}"; done; unset v; exec "$@")") +
+          " sh";
   for (const std::string& word : attached_words(worker)) text += " " + shell_word(word);
   return text;
+}
+
+std::string remote_input(const RemoteWorker& worker) {
+  std::string text;
+  for (const auto& [name, value] : worker.variables) {
+    if (value.empty()) continue;
+    text += name + "=";
+    for (const char c : value) text += c == '\\' ? "\\\\" : c == '\n' ? "\\n" : std::string(1, c);
+    text += "\n";
+  }
+  return text + "\n";
 }
 
 std::vector<std::string> rsh_words(const std::string& rsh, const std::string& host,

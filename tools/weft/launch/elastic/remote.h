@@ -23,8 +23,10 @@ struct RemoteWorker {
 
 // The words of `weft launch --attached ...`, without the folder and the variables.
 std::vector<std::string> attached_words(const RemoteWorker& worker);
-// The shell command that is passed to RSH.
+// The shell command that is passed to RSH. The command reads the variables from standard input
+// (remote_input()): other users of both hosts can read command lines.
 std::string remote_command(const RemoteWorker& worker);
+std::string remote_input(const RemoteWorker& worker);
 
 // The command line for a value of --rsh: "ssh", "srun" (a step of the Slurm job on that node), "kubectl" (in
 // that pod), or another command line with spaces between its words, to which HOST and the shell command are

@@ -249,6 +249,7 @@ Takeover::Takeover(std::shared_ptr<rpc::Loop> loop, std::shared_ptr<rpc::Store> 
     : state_(std::make_shared<State>(std::move(loop), std::move(store), lease, std::move(calls))) {}
 Takeover::~Takeover() { state_->finish(); }
 
+const std::string& Takeover::owner() const { return state_->owner; }
 void Takeover::acquire() { state_->acquire(); }
 void Takeover::list(const std::string& job, std::function<void(Workers)> found) {
   state_->list(job, std::move(found));

@@ -72,6 +72,7 @@ class Takeover {
            Calls calls);
   ~Takeover();
 
+  const std::string& owner() const;  // the value of the lease of this driver
   // Waits for the lease, for at most three times its length.
   void acquire();
   // The records of a job's keepers.

@@ -11,6 +11,7 @@
 #include "tests/support/job.h"
 #include "tests/tools/weft/launch/elastic/store_on_loop.h"
 #include "tools/weft/errors.h"
+#include "tools/weft/launch/elastic/takeover.h"
 
 namespace weft::tool::launch::elastic::job_store_test {
 namespace {
@@ -122,6 +123,25 @@ TEST_F(StoreOfAJob, ALateReplyDoesNotEndASuccessor) {
   store->answer_late();
   loop->turn();
   EXPECT_EQ(state_of("worker0"), MemberState::joined);
+}
+
+TEST_F(StoreOfAJob, ADriverWithoutItsLeaseEndsNoWorker) {
+  member("worker0", 11, MemberState::joined);
+  open();
+  const auto end_as = [&](const std::string& driver) {
+    job->end(
+        "worker0", [this](const JobStore::End& how) { ends += " " + std::to_string(how.incarnation); },
+        driver);
+    loop->turn();
+  };
+  end_as("driver1");
+  store->set(std::string(takeover_keys::lease), "driver2", {}).get();
+  end_as("driver1");
+  EXPECT_EQ(ends, " 0 0");
+  EXPECT_EQ(state_of("worker0"), MemberState::joined);
+  end_as("driver2");
+  EXPECT_EQ(ends, " 0 0 11");
+  EXPECT_EQ(state_of("worker0"), MemberState::lost);
 }
 
 TEST_F(StoreOfAJob, RunsNoCallbackAfterItIsClosed) {

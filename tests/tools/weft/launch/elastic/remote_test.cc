@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
 #include "tools/weft/errors.h"
 
 namespace weft::tool::launch::elastic::remote_test {
@@ -10,16 +14,39 @@ namespace {
 
 using Words = std::vector<std::string>;
 
+// Runs the command in a shell, with the input and a further line.
+std::string output_of(const RemoteWorker& worker) {
+  const std::string file = ::testing::TempDir() + "weft_remote_input";
+  std::ofstream(file) << remote_input(worker) << "the rest\n";
+  std::FILE* const shell = ::popen((remote_command(worker) + " <" + file).c_str(), "r");
+  std::string text;
+  for (int c; (c = std::fgetc(shell)) != EOF;) text += static_cast<char>(c);
+  EXPECT_EQ(::pclose(shell), 0);
+  std::filesystem::remove(file);
+  return text;
+}
+
 TEST(Remote, TheCommandSetsTheFolderTheVariablesAndTheProgram) {
-  const RemoteWorker worker{"/home/a b",
-                            {{"RANK", ""}, {"WEFT_NAME", "worker3"}, {"X", "it's"}},
-                            "/opt/weft",
-                            "10s",
-                            {"./train", "--name", "two words"}};
-  EXPECT_EQ(remote_command(worker),
-            "cd '/home/a b' && exec env -u RANK WEFT_NAME=worker3 'X=it'\\''s' /opt/weft launch --attached "
-            "--grace 10s "
-            "-- ./train --name 'two words'");
+  const std::string value = "it's \\n $X \"`\nb\\\n\n";
+  RemoteWorker worker{"/",
+                      {{"HOME", ""}, {"WEFT_NAME", "worker3"}, {"X", value}},
+                      "echo",
+                      "10s",
+                      {"./train", "--name", "two words"}};
+  EXPECT_TRUE(remote_command(worker).ends_with(
+      " sh echo launch --attached --grace 10s -- ./train --name 'two words'"));
+  EXPECT_EQ(output_of(worker), "launch --attached --grace 10s -- ./train --name two words\n");
+  worker.weft = ::testing::TempDir() + "weft_remote_program";
+  std::ofstream(worker.weft) << "#!/bin/sh\npwd; echo \"${HOME-none} $#\"; printf %s \"$X\"; cat\n";
+  std::filesystem::permissions(worker.weft, std::filesystem::perms::owner_all);
+  EXPECT_EQ(output_of(worker), "/\nnone 8\n" + value + "the rest\n");
+  std::filesystem::remove(worker.weft);
+}
+
+TEST(Remote, NoCommandLineContainsAVariable) {
+  const RemoteWorker worker{"/", {{"X", "secret"}}, "weft", "10s", {"./train"}};
+  EXPECT_EQ(remote_command(worker).find("secret"), std::string::npos);
+  EXPECT_EQ(remote_input(worker), "X=secret\n\n");
 }
 
 TEST(Remote, AShellGetsTheArgumentsOfItsProgram) {

@@ -1,0 +1,290 @@
+// What a program may do with a module after FullyShardedDataParallel has split it: load weights, freeze and
+// unfreeze parameters, keep gradients, and step within gather(). Also a forward that throws.
+#include <weft/parallel/sharded/checkpoint/checkpoints.h>
+#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
+#include <weft/parallel/sharded/fully_sharded_optimizer.h>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <sstream>
+
+#include "tests/parallel/sharded/checkpoint/states.h"
+#include "tests/parallel/sharded/models.h"
+
+namespace weft::sharded::fully_sharded_changes_test {
+namespace {
+
+using collectives::testing::Company;
+using data_parallel::testing::Batch;
+using data_parallel::testing::expect_close;
+using data_parallel::testing::on_ranks;
+using rpc::ErrorKind;
+using testing::Folder;
+using testing::loss_of;
+using testing::Model;
+using testing::values_of;
+
+constexpr int ranks = 2;
+
+std::shared_ptr<Model> filled(double value) {
+  auto model = std::make_shared<Model>();
+  for (const at::Tensor& parameter : model->parameters()) parameter.detach().mul_(value);
+  return model;
+}
+
+void load(const std::shared_ptr<Model>& model, const std::string& saved) {
+  std::istringstream in(saved);
+  auto holder = model;
+  torch::load(holder, in);
+}
+
+std::string saved(const std::shared_ptr<Model>& model) {
+  std::ostringstream out;
+  torch::save(model, out);
+  return out.str();
+}
+
+// One step of training; in one process with the batches of all ranks.
+void train(auto& model, auto& optimizer, int step, std::optional<int> rank = {}) {
+  optimizer.zero_grad();
+  Batch batch = Batch::of_step(step, ranks);
+  if (rank) batch = batch.part(*rank, ranks);
+  loss_of(model.forward(batch.data), batch.target).backward();
+  optimizer.step();
+}
+
+void expect_parts(const ShardedModule& fsdp, const torch::nn::Module& expected, double tolerance) {
+  for (const ParameterSlice& slice : fsdp.units().slices())
+    EXPECT_TRUE(
+        at::allclose(slice.leaf.tensor,
+                     expected.named_parameters()[slice.parameter].flatten().slice(0, slice.begin, slice.end),
+                     tolerance, tolerance))
+        << slice.leaf.name;
+}
+
+// --- Loads ---
+
+enum class Where { kept, lost, split };
+class LoadedWeights : public ::testing::TestWithParam<std::tuple<Where, bool, bool>> {};
+INSTANTIATE_TEST_SUITE_P(All, LoadedWeights,
+                         ::testing::Combine(::testing::Values(Where::kept, Where::lost, Where::split),
+                                            ::testing::Bool(), ::testing::Bool()));
+
+TEST_P(LoadedWeights, AreTrainedFurther) {
+  const auto [where, narrow, reshard] = GetParam();
+  const std::string file = saved(filled(0.3));
+  Company company(ranks);
+  on_ranks(company.groups(), [&, where = where, narrow = narrow, reshard = reshard](const auto& group) {
+    const auto model = std::make_shared<Model>(), whole = std::make_shared<Model>();
+    Options options{.block = "layers.*", .reshard_after_forward = reshard};
+    if (narrow) options.mixed_precision.parameters = at::kFloat;
+    const double tolerance = narrow ? 1e-4 : 1e-10;
+    FullyShardedDataParallel fsdp{group, model, options};
+    FullyShardedOptimizer optimizer(fsdp, torch::optim::SGDOptions(0.1).momentum(0.9));
+    torch::optim::SGD expected(whole->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < 4; ++step) {
+      train(fsdp, optimizer, step, group.rank());
+      train(*whole, expected, step);
+      if (step % 2 != 0) continue;
+      if (where != Where::lost) load(whole, file);
+      if (where == Where::split) {
+        EXPECT_THROW(load(model, file), c10::Error) << "LibTorch reads the old memory";
+        for (const auto& entry : model->named_parameters())
+          entry.value().set_data(whole->named_parameters()[entry.key()].detach().clone());
+        SlicedState state;
+        fsdp.add_to(state);  // a checkpoint has the loaded values
+        expect_parts(fsdp, *whole, 0);
+        continue;
+      }
+      {
+        const auto all = fsdp.gather(where == Where::kept ? Changes::kept : Changes::lost);
+        load(model, file);
+        if (where == Where::kept && !narrow) expect_close(values_of(*model), values_of(*whole), 0);
+      }
+      expect_parts(fsdp, *whole, where == Where::kept ? 0 : tolerance);  // not rounded
+    }
+    expect_parts(fsdp, *whole, tolerance);
+    const auto all = fsdp.gather();
+    for (const at::Tensor& parameter : model->parameters())
+      EXPECT_EQ(parameter.scalar_type(), narrow ? at::kFloat : at::kDouble);
+  });
+}
+
+TEST(FullyShardedChanges, AnotherTypeIsRefusedOnAllRanks) {
+  for (const bool gathered : {true, false}) {
+    Company company(ranks);
+    on_ranks(company.groups(), [&](const collectives::Group& group) {
+      const auto model = std::make_shared<Model>();
+      FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
+      const auto change = [&] {
+        if (group.rank() == 1) model->stem->bias.set_data(at::zeros({5}, at::kFloat));
+      };
+      if (gathered) {
+        const auto all = fsdp.gather(Changes::kept);
+        change();
+      } else {
+        change();
+      }
+      const auto error = test::error_of([&] { (void)fsdp.forward(Batch::of_step(0, 1).data); });
+      ASSERT_TRUE(error);
+      EXPECT_NE(std::string(error->what())
+                    .find(group.rank() == 1 ? "has another type now (Float, expected Double)" : "rank 1"),
+                std::string::npos)
+          << error->what();
+    });
+  }
+}
+
+// --- Frozen and unfrozen parameters ---
+
+void set_trained(Model& model, const std::vector<std::string>& prefixes) {
+  for (auto& entry : model.named_parameters())
+    entry.value().requires_grad_(
+        std::any_of(prefixes.begin(), prefixes.end(),
+                    [&](const std::string& prefix) { return entry.key().starts_with(prefix); }));
+}
+
+// By step: the parameters that require grad.
+const std::vector<std::vector<std::string>> unfrozen{{"head.used"},        {"head"},
+                                                     {"head", "layers.2"}, {"head", "layers", "stem.bias"},
+                                                     {"layers.0", "stem"}, {"stem", "layers", "head"}};
+
+class Unfreezing : public ::testing::TestWithParam<std::tuple<bool, bool>> {};
+INSTANTIATE_TEST_SUITE_P(All, Unfreezing, ::testing::Combine(::testing::Bool(), ::testing::Bool()));
+
+TEST_P(Unfreezing, EqualsOneProcess) {
+  const auto [of_torch, reshard] = GetParam();
+  const Folder folder;
+  Company company(ranks);
+  on_ranks(company.groups(), [&, of_torch = of_torch, reshard = reshard](const collectives::Group& group) {
+    const torch::optim::AdamWOptions spec(0.05);
+    const auto model = std::make_shared<Model>(), whole = std::make_shared<Model>();
+    set_trained(*model, unfrozen[0]);
+    FullyShardedDataParallel fsdp{group, model, {.block = "layers.*", .reshard_after_forward = reshard}};
+    FullyShardedOptimizer own(fsdp, spec);
+    torch::optim::AdamW other(fsdp.parameters(), spec), expected(whole->parameters(), spec);
+    for (std::size_t step = 0; step < unfrozen.size(); ++step) {
+      set_trained(*model, unfrozen[step]);
+      set_trained(*whole, unfrozen[step]);
+      const int batch = static_cast<int>(step);
+      of_torch ? train(fsdp, other, batch, group.rank()) : train(fsdp, own, batch, group.rank());
+      train(*whole, expected, batch);
+      expect_parts(fsdp, *whole, 1e-9);
+    }
+    if (of_torch) return;
+    Checkpoints checkpoints(group, folder.path);
+    SlicedState state, loaded;
+    fsdp.add_to(state);
+    own.add_to(state);
+    checkpoints.save(1, state).get();
+    const auto fresh = std::make_shared<Model>();
+    FullyShardedDataParallel again{group, fresh, {.block = "layers.*"}};
+    FullyShardedOptimizer resumed(again, spec);
+    again.add_to(loaded);
+    resumed.add_wanted_to(loaded, checkpoints.names(1));
+    loaded.notes = checkpoints.load(1, loaded);
+    resumed.take_from(loaded);
+    train(again, resumed, 9, group.rank());
+    train(*whole, expected, 9);
+    expect_parts(again, *whole, 1e-9);
+  });
+}
+
+TEST(FullyShardedChanges, UnfreezingOnOneRankIsRefusedOnAllRanks) {
+  for (const bool other : {true, false}) {  // the other rank unfreezes another parameter, or none
+    Company company(ranks);
+    on_ranks(company.groups(), [&](const collectives::Group& group) {
+      const auto model = std::make_shared<Model>();
+      set_trained(*model, {"head"});
+      FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
+      if (group.rank() == 0) set_trained(*model, {"head", "layers.1"});
+      if (group.rank() == 1 && other) set_trained(*model, {"head", "layers.0"});
+      const auto error = test::error_of([&] { (void)fsdp.forward(Batch::of_step(0, 1).data); });
+      ASSERT_TRUE(error);
+      if (other) {
+        EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+        EXPECT_NE(std::string(error->what()).find("layers.1.norm.weight requires grad now on rank 0"),
+                  std::string::npos)
+            << error->what();
+      }
+    });
+  }
+}
+
+// --- Gradients that the program holds ---
+
+TEST(FullyShardedChanges, AHeldGradientKeepsItsValues) {
+  for (const bool narrow : {false, true}) {
+    Company company(ranks);
+    on_ranks(company.groups(), [&](const collectives::Group& group) {
+      Options options{.block = "layers.*"};
+      if (narrow) options.mixed_precision.reduction = at::kFloat;  // not reduced into the gradients' memory
+      FullyShardedDataParallel fsdp{group, std::make_shared<Model>(), options};
+      std::vector<at::Tensor> held, copies;
+      for (int step = 0; step < 3; ++step) {
+        for (const at::Tensor& leaf : fsdp.parameters()) leaf.mutable_grad().reset();
+        const Batch part = Batch::of_step(step, ranks).part(group.rank(), ranks);
+        loss_of(fsdp.forward(part.data), part.target).backward();
+        for (const at::Tensor& leaf : fsdp.parameters()) {
+          held.push_back(leaf.grad());
+          copies.push_back(leaf.grad().clone());
+        }
+      }
+      expect_close(held, copies, 0);
+      EXPECT_FALSE(at::equal(held.front(), held[fsdp.parameters().size()]));
+    });
+  }
+}
+
+// --- gather() and forward ---
+
+TEST(FullyShardedChanges, AStepWithinAGatherIsKept) {
+  Company company(ranks);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto model = std::make_shared<Model>(), whole = std::make_shared<Model>();
+    FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
+    FullyShardedOptimizer optimizer(fsdp, torch::optim::SGDOptions(0.1));
+    torch::optim::SGD expected(whole->parameters(), 0.1);
+    const Batch batch = Batch::of_step(0, ranks), part = batch.part(group.rank(), ranks);
+    loss_of(fsdp.forward(part.data), part.target).backward();
+    loss_of(whole->forward(batch.data), batch.target).backward();
+    {
+      const auto outer = fsdp.gather();
+      const auto all = fsdp.gather(Changes::kept);
+      optimizer.step();
+      model->stem->bias.detach().fill_(2);
+    }
+    expected.step();
+    whole->stem->bias.detach().fill_(2);
+    expect_parts(fsdp, *whole, 1e-10);
+  });
+}
+
+TEST(FullyShardedChanges, AForwardThatThrowsOnOneRankFailsOnAllRanks) {
+  for (const bool evaluates : {false, true}) {
+    Company company(3);
+    on_ranks(company.groups(), [&](const collectives::Group& group) {
+      const at::AutoGradMode mode(!evaluates);
+      FullyShardedDataParallel fsdp{group, std::make_shared<Model>(), {.block = "layers.*"}};
+      const at::Tensor input = at::ones({2, group.rank() == 1 ? 7 : 5}, at::kDouble);
+      const auto run = [&] {
+        for (int step = 0; step < 2; ++step) {
+          const at::Tensor loss = fsdp.forward(input).sum();
+          if (!evaluates) loss.backward();
+        }
+      };
+      if (group.rank() == 1) {
+        EXPECT_THROW(run(), c10::Error);
+        return;
+      }
+      const auto error = test::error_of(run);
+      ASSERT_TRUE(error);
+      EXPECT_NE(std::string(error->what()).find("rank 1: a forward of the module threw"), std::string::npos)
+          << error->what();
+    });
+  }
+}
+
+}  // namespace
+}  // namespace weft::sharded::fully_sharded_changes_test
