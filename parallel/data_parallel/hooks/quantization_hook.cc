@@ -53,8 +53,8 @@ void QuantizationHook::allocate(const collectives::Group& group, const at::Tenso
   const std::int64_t blocks = (values.numel() + block - 1) / block;
   const auto wide = values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   bucket.padded = at::zeros({blocks, block}, values.options().dtype(wide));
-  // Rows are aligned for float32.
-  const std::int64_t bytes = (blocks * (8 + block) + 7) / 8 * 8;
+  // Rows are aligned for float32. A row without elements would have the alignment of a byte.
+  const std::int64_t bytes = std::max<std::int64_t>((blocks * (8 + block) + 7) / 8 * 8, 8);
   bucket.gathered = group.empty({group.size(), bytes}, values.options().dtype(at::kByte));
   bucket.own = bucket.gathered[group.rank()];
   bucket.own.zero_();

@@ -1,4 +1,6 @@
 // Messages between two ranks of a group: order, tags, differences, ends.
+#include <weft/rpc/agent/calls_in_flight.h>
+
 #include "tests/parallel/collectives/company.h"
 
 namespace weft::collectives::testing {
@@ -74,6 +76,29 @@ TEST_P(GroupMessages, TensorsOfSharedMemoryArriveInOrderAndBelongToTheReceiver) 
     expect_equal(any, values(2, {n}));
     expect_equal(gaps, values(2, {n}).slice(0, 0, n, 2));
   }
+}
+
+// A message that is not received is a call in flight: the limits of the receiver's connections bound how many
+// it keeps, and further messages wait at the sender.
+TEST(UnreceivedMessages, AreBoundedByTheLimitsOfTheReceiver) {
+  constexpr int kept = 8, count = 20;
+  Company company(2, Backend::messages, std::make_unique<test::InProcessJobStore>(), nullptr,
+                  [](rpc::AgentOptions& options) { options.limits.calls = kept; });
+  const auto groups = company.groups();
+  Futures sent;
+  for (int i = 0; i < count; ++i) sent.push_back(groups[0].send(values(i, {3}), 1));
+  const auto served = [&] { return rpc::calls_in_flight(company.agent(1).core(), 10s).served.size(); };
+  test::eventually("rank 1 keeps as many as it permits", [&] { return served() == kept; });
+  const auto held = rpc::calls_in_flight(company.agent(0).core(), 10s).made;
+  EXPECT_EQ(std::count_if(held.begin(), held.end(),
+                          [](const rpc::MadeCall& call) { return call.state == rpc::made_held; }),
+            count - kept);
+  for (int i = 0; i < count; ++i) {
+    const at::Tensor received = at::zeros({3});
+    got(groups[1].recv(received, 0));
+    expect_equal(received, values(i, {3}));
+  }
+  for (auto& future : sent) got(std::move(future));
 }
 
 // The other side does not wait for a message that is refused.

@@ -22,8 +22,8 @@ TEST(OpenOperations, NameTheOperationAndTheMembersForWhichItWaits) {
             "worker0 in group world: #1 all_gather(float32[5]) at sync_batch_norm.cc:41, 98.0 s, waits for "
             "worker1, worker2\n");
   EXPECT_EQ(on_one_line(json_of(operations)),
-            R"j([{"member":"worker0","group":"world","text":"#1 all_gather(float32[5]) at )j"
-            R"j(sync_batch_norm.cc:41","age":98.0,"waits_for":["worker1","worker2"]}])j");
+            R"j([{"member": "worker0", "group": "world", "text": "#1 all_gather(float32[5]) at )j"
+            R"j(sync_batch_norm.cc:41", "age": 98.0, "waits_for": ["worker1", "worker2"]}])j");
   EXPECT_TRUE(open_operations(job.dumps(), 99).empty());
 }
 
