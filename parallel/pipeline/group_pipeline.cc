@@ -11,6 +11,7 @@
 #include <weft/parallel/schedule/text.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <set>
 #include <string>
@@ -29,6 +30,13 @@ struct GroupReport {
   RankSpans spans;
 };
 WEFT_CODEC(GroupReport, losses, spans)
+
+// What a rank has found before it constructs a pipeline, or gives it other groups.
+struct GroupVerdict {
+  std::string refusal;    // why this rank refuses; empty: it does not
+  std::string signature;  // equal on all ranks
+};
+WEFT_CODEC(GroupVerdict, refusal, signature)
 
 // Data that the first rank which uses inputs sends to the others.
 struct GroupStepPlan {
@@ -52,6 +60,7 @@ std::string signature_of(const StageGraph& graph, const schedule::Schedule& sche
     text += std::string(" sharded stages, computed in ") + type_of(options.sharded->compute) +
             " and reduced in " + type_of(reduction);
   }
+  if (options.data_parallel) text += " data parallel";
   if (options.values_through_host) text += " values through the host's memory";
   if (options.optimizer) text += " optimizer " + dist_optim::to_string(*options.optimizer);
   for (const Tie& tie : graph.ties()) {
@@ -65,14 +74,57 @@ std::string signature_of(const StageGraph& graph, const schedule::Schedule& sche
   throw Error(ErrorKind::invalid_argument, "GroupPipeline: " + text);
 }
 
-void expect_equal_signatures(const collectives::Group& group, const std::string& signature,
-                             std::chrono::nanoseconds timeout) {
-  const auto signatures = group.all_gather_object(signature, timeout).get();
-  for (std::size_t rank = 1; rank < signatures.size(); ++rank)
-    if (signatures[rank] != signatures[0])
-      refuse_pipeline("rank " + std::to_string(rank) +
-                      " has other cuts, another schedule or other options than rank 0: " + signatures[rank] +
-                      "; rank 0: " + signatures[0]);
+std::string text_of_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& thrown) {
+    return thrown.what();
+  }
+}
+
+// The error of another rank of the pipeline; null: all ranks have equal signatures.
+std::exception_ptr error_in(const std::vector<GroupVerdict>& verdicts) {
+  for (std::size_t rank = 0; rank < verdicts.size(); ++rank)
+    if (!verdicts[rank].refusal.empty())
+      return std::make_exception_ptr(Error(ErrorKind::failed_precondition,
+                                           "GroupPipeline: rank " + std::to_string(rank) +
+                                               " of the pipeline has refused: " + verdicts[rank].refusal));
+  for (std::size_t rank = 1; rank < verdicts.size(); ++rank)
+    if (verdicts[rank].signature != verdicts[0].signature)
+      return std::make_exception_ptr(Error(
+          ErrorKind::invalid_argument,
+          "GroupPipeline: rank " + std::to_string(rank) +
+              " has other cuts, another schedule or other options than rank 0: " + verdicts[rank].signature +
+              "; rank 0: " + verdicts[0].signature));
+  return nullptr;
+}
+
+// Calls check(), which returns this rank's signature or throws. If it throws on one rank, or the signatures
+// of a pipeline differ, all ranks of all pipelines throw: the ranks of a pipeline exchange what they have
+// found, and then the ranks with the same stages.
+void agree(const collectives::Group& group, const std::optional<collectives::Group>& data_parallel,
+           std::chrono::nanoseconds timeout, const std::function<std::string()>& check) {
+  GroupVerdict own;
+  std::exception_ptr error;
+  try {
+    own.signature = check();
+  } catch (const std::exception& refused) {
+    own.refusal = refused.what();
+    error = std::current_exception();
+  }
+  const std::exception_ptr others = error_in(group.all_gather_object(own, timeout).get());
+  if (error == nullptr) error = others;
+  if (data_parallel) {
+    const auto texts =
+        data_parallel->all_gather_object(error == nullptr ? std::string() : text_of_error(error), timeout)
+            .get();
+    for (std::size_t rank = 0; rank < texts.size() && error == nullptr; ++rank)
+      if (!texts[rank].empty())
+        error = std::make_exception_ptr(Error(ErrorKind::failed_precondition,
+                                              "GroupPipeline: the pipeline of rank " + std::to_string(rank) +
+                                                  " of data_parallel has refused: " + texts[rank]));
+  }
+  if (error != nullptr) std::rethrow_exception(error);
 }
 
 void check(const collectives::Group& group, const StageGraph& graph, const schedule::Schedule& schedule,
@@ -97,7 +149,6 @@ void check(const collectives::Group& group, const StageGraph& graph, const sched
     return !options.optimizer && !options.sharded &&
            schedule.placement[static_cast<std::size_t>(a)] == schedule.placement[static_cast<std::size_t>(b)];
   });
-  expect_equal_signatures(group, signature_of(graph, schedule, options), options.timeout);
 }
 
 // Adds the actions that the options require to the computations.
@@ -193,8 +244,9 @@ struct GroupPipeline::Impl {
     Values outputs;
   };
   Result run(const Values& inputs, const Values& targets, bool with_backward);
+  std::vector<GroupReport> reports_of_all(const GroupReport& own) const;
   std::int64_t agreed_rows(const Values& inputs, const Values& targets, bool with_backward) const;
-  Values joined_outputs(std::vector<Values> own) const;
+  Values joined_outputs(std::vector<Values> own, const std::vector<double>& weights) const;
   void end_sharded_step(bool with_backward);
   void fail(const std::exception& error);
   void set_groups(collectives::Group next, std::optional<collectives::Group> data_parallel);
@@ -268,17 +320,18 @@ GroupPipeline::Impl::Result GroupPipeline::Impl::run(const Values& inputs, const
     };
     messages.receive(with_backward, context.data.count());
     if (units != nullptr) units->check_unchanged();
-    for (auto& [stage, each] : parameters) each.begin();
+    for (auto& [stage, each] : parameters) each.begin(with_backward);
     GroupReport report;
     report.spans.began_ns = nanoseconds_since_1970();
     report.spans.spans = RankStep(context, runners, group.rank()).run();
     if (const auto error = context.exchange->error(); error != nullptr) std::rethrow_exception(error);
     Result result;
-    if (is_last() && !with_backward) result.outputs = joined_outputs(std::move(context.outputs));
+    if (is_last() && !with_backward)
+      result.outputs = joined_outputs(std::move(context.outputs), context.data.weights);
     if (is_last() && with_backward)
       for (const at::Tensor& loss : context.losses)
         report.losses.push_back(loss.defined() ? loss.cpu() : loss);
-    const auto reports = group.all_gather_object(report, no_timeout).get();
+    const auto reports = reports_of_all(report);
     for (auto& [stage, each] : parameters) each.publish();
     if (units != nullptr) end_sharded_step(with_backward);
     end_minibatch(graph, true);
@@ -299,6 +352,20 @@ GroupPipeline::Impl::Result GroupPipeline::Impl::run(const Values& inputs, const
   }
 }
 
+// Waits until all ranks have completed their actions. No value follows the last action of a rank, so that no
+// other wait would notice that it hangs.
+std::vector<GroupReport> GroupPipeline::Impl::reports_of_all(const GroupReport& own) const {
+  try {
+    return group.all_gather_object(own, options.timeout).get();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::deadline_exceeded) throw;
+    const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout);
+    throw Error(error.kind(), "pipeline step: not all ranks have completed their actions within " +
+                                  std::to_string(limit.count()) + " ms after rank " +
+                                  std::to_string(group.rank()) + ": " + error.what());
+  }
+}
+
 void GroupPipeline::Impl::end_sharded_step(bool with_backward) {
   std::vector<std::size_t> all(units->size());
   std::iota(all.begin(), all.end(), std::size_t{0});
@@ -310,7 +377,8 @@ void GroupPipeline::Impl::end_sharded_step(bool with_backward) {
 }
 
 // Joins the outputs of all replicas of the last stage. own: by micro-batch.
-Values GroupPipeline::Impl::joined_outputs(std::vector<Values> own) const {
+Values GroupPipeline::Impl::joined_outputs(std::vector<Values> own,
+                                           const std::vector<double>& weights) const {
   if (const auto group_of_last = replicas.find(graph.size() - 1); group_of_last != replicas.end()) {
     std::vector<Values> sent = own;
     for (Values& part : sent)
@@ -322,7 +390,7 @@ Values GroupPipeline::Impl::joined_outputs(std::vector<Values> own) const {
       for (at::Tensor& output : own[i]) output = output.to(device);
     }
   }
-  return joined(own);
+  return joined(own, weights);
 }
 
 void GroupPipeline::Impl::fail(const std::exception& error) {
@@ -341,15 +409,17 @@ void GroupPipeline::Impl::fail(const std::exception& error) {
 
 void GroupPipeline::Impl::set_groups(collectives::Group next,
                                      std::optional<collectives::Group> data_parallel) {
-  if (next.size() != group.size() || next.rank() != group.rank())
-    refuse_pipeline("set_groups: rank " + std::to_string(next.rank()) + " of " + std::to_string(next.size()) +
-                    ", expected rank " + std::to_string(group.rank()) + " of " +
-                    std::to_string(group.size()) + " as before: its stages are here");
-  if (data_parallel.has_value() != options.data_parallel.has_value())
-    refuse_pipeline(std::string("set_groups: data_parallel is ") +
-                    (data_parallel ? "given, expected none" : "missing, expected it") +
-                    " as in the GroupPipelineOptions");
-  expect_equal_signatures(next, signature_of(graph, schedule, options), options.timeout);
+  agree(next, data_parallel, options.timeout, [&] {
+    if (next.size() != group.size() || next.rank() != group.rank())
+      refuse_pipeline("set_groups: rank " + std::to_string(next.rank()) + " of " +
+                      std::to_string(next.size()) + ", expected rank " + std::to_string(group.rank()) +
+                      " of " + std::to_string(group.size()) + " as before: its stages are here");
+    if (data_parallel.has_value() != options.data_parallel.has_value())
+      refuse_pipeline(std::string("set_groups: data_parallel is ") +
+                      (data_parallel ? "given, expected none" : "missing, expected it") +
+                      " as in the GroupPipelineOptions");
+    return signature_of(graph, schedule, options);
+  });
   group = std::move(next);
   options.data_parallel = std::move(data_parallel);
   replicas = groups_of_replicas(group, schedule);
@@ -365,9 +435,19 @@ void GroupPipeline::Impl::set_groups(collectives::Group next,
 
 GroupPipeline::GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
                              GroupPipelineOptions options) {
-  schedule = complete(std::move(schedule), graph, options);
-  check(group, graph, schedule, options);
-  impl_ = std::make_unique<Impl>(std::move(group), std::move(graph), std::move(schedule), std::move(options));
+  agree(group, options.data_parallel, options.timeout, [&] {
+    schedule = complete(std::move(schedule), graph, options);
+    check(group, graph, schedule, options);
+    return signature_of(graph, schedule, options);
+  });
+  const auto data_parallel = options.data_parallel;
+  try {
+    impl_ = std::make_unique<Impl>(group, std::move(graph), std::move(schedule), std::move(options));
+  } catch (const std::exception& error) {  // other ranks may wait for this one
+    group.abort(error.what());
+    if (data_parallel) data_parallel->abort(error.what());
+    throw;
+  }
 }
 
 GroupPipeline::~GroupPipeline() = default;

@@ -51,12 +51,13 @@ namespace weft::pipeline {
 struct GroupPipelineOptions {
   Loss loss;
   bool mean_loss = true;  // false: the losses of micro-batches are added
-  // The optimizer of each stage's parameters that require grad when the pipeline is created. If it is set,
-  // stages must not share parameters.
+  // The optimizer of each stage's parameters that require grad at a step. If it is set, stages must not share
+  // parameters.
   std::optional<dist_optim::OptimizerSpec> optimizer = {};
   // A group of the ranks that compute the same stages as this rank in all pipelines. Their parameters and
   // buffers start with the values of the group's rank 0. After a stage's last backward, its gradients are
-  // averaged over the group; sparse gradients become dense. A step that fails aborts this group too.
+  // averaged over the group; sparse gradients become dense. Between two steps, the program may freeze and
+  // unfreeze parameters, equally on all these ranks. A step that fails aborts this group too.
   std::optional<collectives::Group> data_parallel = {};
   // If it is set, each rank of data_parallel has a part of the parameters, their gradients and the
   // optimizer's state (FSDP). Create an optimizer of GroupPipeline::sharded(), which steps the parts. A stage
@@ -69,7 +70,8 @@ struct GroupPipelineOptions {
   // host memory.
   std::optional<c10::Device> device = {};
   bool values_through_host = false;  // true: also values between GPUs; equal on all ranks
-  // The timeout of a stage that waits for a value, of a gather, and of a reduction.
+  // The timeout of a stage that waits for a value, of a gather, of a reduction, and of a rank that has
+  // completed its actions and waits for the other ranks to complete theirs.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
 };
 
@@ -93,6 +95,8 @@ class WEFT_EXPORT GroupPipeline {
   // two stages share a parameter or have parameters of the same name, or sharded::units_of() refuses a
   // parameter; unsupported: ties, an optimizer in the options, or a rank's stages on several devices;
   // failed_precondition: the ranks of data_parallel have different stages.
+  // If one rank refuses its arguments, the constructor fails on all ranks of all pipelines: on the others
+  // with failed_precondition, which states the refusal. It aborts the groups if it fails later.
   GroupPipeline(collectives::Group group, StageGraph graph, schedule::Schedule schedule,
                 GroupPipelineOptions options);
   ~GroupPipeline();
@@ -115,12 +119,13 @@ class WEFT_EXPORT GroupPipeline {
   void set_groups(collectives::Group group, std::optional<collectives::Group> data_parallel = {});
 
   // Runs only forwards, without gradients. On the last stage's ranks, returns the outputs of all rows; on
-  // other ranks, an empty list.
+  // other ranks, an empty list. A 0-dimensional output, such as an auxiliary loss, is combined from those of
+  // the micro-batches as the losses are (GroupPipelineOptions::mean_loss).
   Values evaluate(const Values& inputs);
 
   // The optimizer of a stage of this rank. Use it between steps, and equally on all replicas, to change its
-  // learning rate and state; do not call its step() and move_to(). failed_precondition: there is no
-  // optimizer.
+  // learning rate and state; do not call its step() and move_to(). The reference is valid until the next
+  // step. failed_precondition: there is no optimizer.
   dist_optim::StepTarget& optimizer(int stage);
   // This rank's parts of the parameters of its stages, for an optimizer and for checkpoints. They have the
   // names that the parameters have in the stages' modules. failed_precondition: GroupPipelineOptions::sharded

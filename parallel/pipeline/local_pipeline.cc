@@ -1,6 +1,5 @@
 #include <weft/parallel/pipeline/local_pipeline.h>
 
-#include <weft/dist_autograd/engine/generator_states.h>
 #include <weft/parallel/pipeline/deferred_batch_norm.h>
 #include <weft/parallel/pipeline/internal/check_schedule.h>
 #include <weft/parallel/pipeline/internal/rank_step.h>
@@ -92,7 +91,7 @@ struct LocalPipeline::Impl {
       const auto own = parameters.try_emplace(
           stage, *graph[stage].module, schedule, schedule.rank_of(stage, 0), stage,
           ParameterOptions{.optimizer = options.optimizer, .mean_loss = options.mean_loss});
-      runners.try_emplace(stage, graph[stage], own.first->second.gradients());
+      runners.try_emplace(stage, graph[stage], own.first->second.gradients(), threads.size() == 1);
     }
   }
 
@@ -112,9 +111,6 @@ struct LocalPipeline::Impl {
     schedule::Timeline timeline;
     timeline.ranks.resize(schedule.ranks.size());
     const at::ThreadLocalState caller;
-    std::optional<dist_autograd::GeneratorStates> generators;
-    if (threads.size() > 1 && has_recomputation(schedule))
-      generators = dist_autograd::GeneratorStates::of(graph.parameters());
     const auto streams = current_streams(step.data.inputs.front(), options.devices);
     std::latch ended(static_cast<std::ptrdiff_t>(threads.size()));
     for (std::size_t rank = 0; rank < threads.size(); ++rank)
@@ -127,11 +123,6 @@ struct LocalPipeline::Impl {
         ended.count_down();
       });
     ended.wait();
-    if (generators && step.exchange->error() == nullptr && !(generators->now() == *generators))
-      step.exchange->fail(std::make_exception_ptr(Error(
-          ErrorKind::failed_precondition,
-          "pipeline step: random numbers were drawn during the step, which recomputations on several threads "
-          "cannot repeat: leave out the recomputation, or use one rank, or one process for each rank")));
     if (const auto error = step.exchange->error(); error != nullptr) {
       clear();
       std::rethrow_exception(error);
@@ -179,7 +170,7 @@ LocalStep LocalPipeline::step(const Values& inputs, const Values& targets) {
   StepContext step = impl_->context(split_rows(inputs, targets, rows_of(inputs, targets),
                                                impl_->schedule.microbatches, impl_->options.mean_loss),
                                     true);
-  for (auto& [stage, each] : impl_->parameters) each.begin();
+  for (auto& [stage, each] : impl_->parameters) each.begin(true);
   LocalStep result;
   result.timeline = impl_->run(step);
   impl_->publish();
@@ -189,10 +180,11 @@ LocalStep LocalPipeline::step(const Values& inputs, const Values& targets) {
 }
 
 Values LocalPipeline::evaluate(const Values& inputs) {
-  StepContext step =
-      impl_->context(split_rows(inputs, {}, rows_of(inputs, {}), impl_->schedule.microbatches, true), false);
+  StepContext step = impl_->context(
+      split_rows(inputs, {}, rows_of(inputs, {}), impl_->schedule.microbatches, impl_->options.mean_loss),
+      false);
   impl_->run(step);
-  return joined(step.outputs);
+  return joined(step.outputs, step.data.weights);
 }
 
 dist_optim::StepTarget& LocalPipeline::optimizer(int stage) {

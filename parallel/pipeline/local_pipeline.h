@@ -12,8 +12,9 @@
 // the loss of a micro-batch is a mean over its rows (LocalOptions::mean_loss), the gradients added to `.grad`
 // are those of the loss of the whole batch. Batch norms normalize each micro-batch. The schedule defines the
 // order in which gradients are added. The random numbers that the stages draw depend on the timing of the
-// threads, because LibTorch has one generator for all threads. If random numbers are drawn in a step of
-// several ranks with recomputations, the step fails with failed_precondition.
+// threads, because LibTorch has one generator for all threads; give a stage generators of its own
+// (Stage::generators). A recomputed stage that draws from LibTorch's generator fails the step with
+// failed_precondition if there are several ranks, or if another thread of the program draws at that time.
 //
 // With LocalOptions::optimizer the stages step their parameters, at the optimizer steps of the schedule or,
 // if it has none, at the end of the step; `.grad` is not used. In schedule::pipedream() each micro-batch is a
@@ -42,8 +43,8 @@ namespace weft::pipeline {
 struct LocalOptions {
   Loss loss;
   bool mean_loss = true;  // false: the losses of micro-batches are added
-  // The optimizer of each stage's parameters that require grad when the pipeline is created. If it is set,
-  // stages must not share parameters.
+  // The optimizer of each stage's parameters that require grad at a step. If it is set, stages must not share
+  // parameters.
   std::optional<dist_optim::OptimizerSpec> optimizer = {};
   // The device of each rank of the schedule; empty: the parameters and inputs stay on their devices.
   // unsupported: stages on several devices share a parameter.
@@ -74,12 +75,14 @@ class WEFT_EXPORT LocalPipeline {
   // a micro-batch. invalid_argument: no rows, or a tensor that requires grad. failed_precondition: the
   // schedule has no backward.
   LocalStep step(const Values& inputs, const Values& targets);
-  // Returns the last stage's outputs of all rows, without gradients. It does not change the stages' training
-  // mode.
+  // Returns the last stage's outputs of all rows, without gradients. A 0-dimensional output, such as an
+  // auxiliary loss, is combined from those of the micro-batches as the losses are (LocalOptions::mean_loss).
+  // It does not change the stages' training mode.
   Values evaluate(const Values& inputs);
 
   // The optimizer of a stage. Use it between steps to change its learning rate and state; do not call its
-  // step() and move_to(). failed_precondition: there is no optimizer.
+  // step() and move_to(). The reference is valid until the next step. failed_precondition: there is no
+  // optimizer.
   dist_optim::StepTarget& optimizer(int stage);
   const StageGraph& graph() const;
   const schedule::Schedule& schedule() const;  // with the graph's edges

@@ -61,12 +61,12 @@ Microbatches split_rows(const Values& inputs, const Values& targets, std::int64_
   return data;
 }
 
-Values joined(const std::vector<Values>& parts) {
+Values joined(const std::vector<Values>& parts, const std::vector<double>& weights) {
   Values whole;
   for (std::size_t i = 0; i < parts.front().size(); ++i) {
     std::vector<at::Tensor> rows;
     for (const Values& part : parts) rows.push_back(part[i]);
-    whole.push_back(at::cat(rows));
+    whole.push_back(rows.front().dim() == 0 ? weighted_sum(rows, weights) : at::cat(rows));
   }
   return whole;
 }

@@ -27,8 +27,9 @@ WEFT_EXPORT std::int64_t rows_of(const Values& inputs, const Values& targets);
 WEFT_EXPORT Microbatches split_rows(const Values& inputs, const Values& targets, std::int64_t rows, int count,
                                     bool mean_loss);
 
-// Joins the rows of all parts. parts: by micro-batch.
-WEFT_EXPORT Values joined(const std::vector<Values>& parts);
+// Joins the rows of all parts. parts: by micro-batch. A 0-dimensional value is the weighted_sum() of the
+// parts'.
+WEFT_EXPORT Values joined(const std::vector<Values>& parts, const std::vector<double>& weights);
 
 // The loss of the batch. losses: by micro-batch.
 WEFT_EXPORT at::Tensor weighted_sum(const std::vector<at::Tensor>& losses,

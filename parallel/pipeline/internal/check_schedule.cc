@@ -176,10 +176,6 @@ void refuse_shared_parameters(const std::string& executor, const StageGraph& gra
   }
 }
 
-bool has_recomputation(const schedule::Schedule& schedule) {
-  return any_action(schedule, [](const Action& action) { return action.op == Op::recompute; });
-}
-
 bool has_backward(const schedule::Schedule& schedule) { return any_action(schedule, is_backward); }
 
 bool has_steps(const schedule::Schedule& schedule) {

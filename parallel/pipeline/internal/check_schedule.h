@@ -34,7 +34,6 @@ void refuse_shared_parameters(const std::string& executor, const StageGraph& gra
                               const std::function<bool(int first, int second)>& may_share);
 
 bool has_backward(const schedule::Schedule& schedule);
-bool has_recomputation(const schedule::Schedule& schedule);
 bool has_steps(const schedule::Schedule& schedule);       // optimizer steps
 bool has_reductions(const schedule::Schedule& schedule);  // reductions of gradients
 bool has_sharding(const schedule::Schedule& schedule);    // sharded stages

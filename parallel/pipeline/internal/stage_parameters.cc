@@ -39,6 +39,16 @@ std::map<int, int> loads_of(const std::vector<Action>& actions, int stage) {
   return loads;
 }
 
+// Parameters that are shared within the module are in the list once.
+std::vector<dist_optim::Parameter> all_parameters_of(const torch::nn::Module& module) {
+  std::vector<dist_optim::Parameter> all;
+  for (const auto& item : module.named_parameters())
+    if (std::none_of(all.begin(), all.end(),
+                     [&](const auto& other) { return other.tensor.is_same(item.value()); }))
+      all.push_back({item.key(), item.value()});
+  return all;
+}
+
 }  // namespace
 
 // Adds the gradients of a unit's parameters to the unit, and the gradients of other leaves of the stage to
@@ -65,7 +75,8 @@ class StageParameters::ShardGradients final : public dist_autograd::GradientSink
 
 StageParameters::StageParameters(const torch::nn::Module& module, const schedule::Schedule& schedule,
                                  int rank, int stage, ParameterOptions options)
-    : parameters_(dist_optim::parameters_of(module)),
+    : all_(all_parameters_of(module)),
+      parameters_(dist_optim::parameters_of(module)),
       options_(std::move(options)),
       batches_(batches_of(schedule, stage)),
       loads_(loads_of(schedule.ranks[static_cast<std::size_t>(rank)], stage)),
@@ -94,8 +105,11 @@ bool StageParameters::shares_gathered_memory(const at::Tensor& tensor) const {
                      [&](const auto& parameter) { return tensor.is_alias_of(parameter.tensor); });
 }
 
-void StageParameters::begin() {
+void StageParameters::begin(bool with_backward) {
   loads_left_ = loads_;
+  if (options_.units != nullptr) return;
+  follow_parameters();
+  if (with_backward) start_comparison();
   if (optimizer_ == nullptr) return;
   const auto newest = versions_->newest();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -104,6 +118,57 @@ void StageParameters::begin() {
     versions_.emplace(parameters_);
     return optimizer_->move_to(*versions_->newest());
   }
+}
+
+// The optimizer keeps the parameters that were frozen, and their state.
+void StageParameters::follow_parameters() {
+  std::vector<dist_optim::Parameter> now;
+  auto known = parameters_.begin();  // in the order of all_
+  bool is_equal = true;
+  for (const dist_optim::Parameter& parameter : all_) {
+    const bool was_there = known != parameters_.end() && known->tensor.is_same(parameter.tensor);
+    if (was_there) ++known;
+    const bool is_there = parameter.tensor.requires_grad() || (was_there && optimizer_ != nullptr);
+    if (is_there) now.push_back(parameter);
+    is_equal = is_equal && is_there == was_there;
+  }
+  if (is_equal) return;
+  if (optimizer_ != nullptr) {
+    auto larger = std::make_unique<dist_optim::ShadowLeaves>(now, *options_.optimizer);
+    larger->set_state(optimizer_->state());
+    optimizer_ = std::move(larger);
+    versions_.emplace(now);
+    first_ = 0;
+  }
+  parameters_ = std::move(now);
+}
+
+void StageParameters::start_comparison() {
+  if (!options_.group || all_.empty()) return;
+  at::Tensor found = at::empty({2, static_cast<std::int64_t>(all_.size())}, at::kInt);
+  auto marks = found.accessor<int, 2>();
+  auto next = parameters_.begin();  // in the order of all_
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    const bool trains = next != parameters_.end() && next->tensor.is_same(all_[i].tensor);
+    if (trains) ++next;
+    marks[0][static_cast<std::int64_t>(i)] = trains;
+    marks[1][static_cast<std::int64_t>(i)] = !trains;
+  }
+  auto done = options_.group->all_reduce(found, collectives::ReduceOp::max, options_.timeout);
+  comparison_.emplace(Comparison{std::move(found), std::move(done)});
+}
+
+void StageParameters::finish_comparison() {
+  if (!comparison_) return;
+  Comparison comparison = *std::exchange(comparison_, std::nullopt);
+  std::move(comparison.done).get();
+  const auto marks = comparison.found.accessor<int, 2>();
+  for (std::size_t i = 0; i < all_.size(); ++i)
+    if (marks[0][static_cast<std::int64_t>(i)] + marks[1][static_cast<std::int64_t>(i)] == 2)
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "the parameter " + all_[i].name +
+                           " requires grad on some of the ranks that have the stage, and not on others: "
+                           "freeze and unfreeze it on all of them between the same steps");
 }
 
 void StageParameters::run(const Action& action, const std::vector<double>& shares) {
@@ -182,6 +247,7 @@ void StageParameters::step(const std::vector<double>& shares) {
 }
 
 void StageParameters::start_reduction() {
+  finish_comparison();
   if (!options_.group || parameters_.empty()) return;
   Reduction reduction;
   std::vector<double> has_gradient;
@@ -218,6 +284,7 @@ void StageParameters::publish() {
 
 void StageParameters::clear() {
   gradients_.clear();
+  comparison_.reset();
   reduction_.reset();
   keep_newest_alone();
 }

@@ -56,9 +56,11 @@ class StageParameters {
 
   dist_autograd::GradientSink& sink();               // receives the gradients of the stage's backwards
   LeafGradients& gradients() { return gradients_; }  // without those of a sharded stage's parameters
-  // Call it at the start of each step of the pipeline. The program may have given the parameters other memory
-  // since the last step (torch::load does).
-  void begin();
+  // Call it at the start of each step of the pipeline, or of each evaluation (with_backward false). The
+  // program may have given the parameters other memory since the last step (torch::load does), and may have
+  // frozen or unfrozen some. The ranks of ParameterOptions::group then compare which parameters require grad;
+  // if they differ, the first reduction of the step fails with failed_precondition on all these ranks.
+  void begin(bool with_backward);
   // Call it before each computation. If the stage is sharded, its parameters have their whole values
   // afterwards.
   void make_whole();
@@ -74,20 +76,24 @@ class StageParameters {
   // only the newest version.
   void clear();
 
-  // Null if ParameterOptions::optimizer was not set.
+  // Null if ParameterOptions::optimizer was not set. Valid until begin().
   dist_optim::StepTarget* optimizer() const { return optimizer_.get(); }
 
  private:
   class ShardGradients;
 
   void run_sharded(schedule::Op op);
+  void follow_parameters();
+  void start_comparison();
+  void finish_comparison();
   void load(int version);
   void step(const std::vector<double>& shares);
   void start_reduction();
   void finish_reduction();
   void keep_newest_alone();
 
-  const std::vector<dist_optim::Parameter> parameters_;
+  const std::vector<dist_optim::Parameter> all_;   // the module's
+  std::vector<dist_optim::Parameter> parameters_;  // that require grad, or that the optimizer has
   ParameterOptions options_;
   const std::vector<std::vector<int>> batches_;  // the micro-batches of each step, over all replicas
   const std::map<int, int> loads_;               // by version: its loads in the rank's list of actions
@@ -102,6 +108,12 @@ class StageParameters {
   int newest_ = 0, loaded_ = 0;
   std::set<int> stashed_;
   std::map<int, int> loads_left_;
+
+  struct Comparison {
+    at::Tensor found;  // for each of all_: 1 if some rank has it in parameters_; 1 if some rank has it not
+    rpc::Future<void> done;
+  };
+  std::optional<Comparison> comparison_;  // in flight
 
   struct Reduction {
     std::vector<at::Tensor> gradients;  // by parameter

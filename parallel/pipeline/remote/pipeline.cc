@@ -28,14 +28,17 @@ using Reports = std::vector<StageReport>;
 
 // The reports of all stages, or the error that ended the step.
 //
-// The first failure releases the pass, so that all ranks end the step. The step completes when all ranks have
-// ended it, or after the timeout. If a rank fails with `aborted`, it has only learned of the end: the cause
-// is the error of another rank.
+// The first failure releases the pass, so that all ranks end the step. It is also a failure if no stage
+// completes within the timeout after another one has: no other rank waits for the last actions of a rank. The
+// step completes when all ranks have ended it, or after the timeout. If a rank fails with `aborted`, it has
+// only learned of the end: the cause is the error of another rank.
 class Gathering : public std::enable_shared_from_this<Gathering> {
  public:
   Gathering(std::size_t stages, std::shared_ptr<dist_autograd::Pass> pass, std::shared_ptr<rpc::Loop> loop,
             std::chrono::nanoseconds timeout)
-      : pass_(std::move(pass)), loop_(std::move(loop)), timeout_(timeout), left_(stages), reports_(stages) {}
+      : pass_(std::move(pass)), loop_(std::move(loop)), timeout_(timeout), reports_(stages) {
+    for (std::size_t stage = 0; stage < stages; ++stage) left_.insert(stage);
+  }
 
   rpc::Future<Reports> future() {
     promise_.on_cancel([weak = weak_from_this()] {
@@ -55,7 +58,31 @@ class Gathering : public std::enable_shared_from_this<Gathering> {
     if (!report.ok()) fail(report.error());
     rpc::MutexLock lock(mutex_);
     if (report.ok() && !over_) reports_[stage] = std::move(report).get();
-    if (--left_ == 0) finish(lock);
+    left_.erase(stage);
+    if (left_.empty()) return finish(lock);
+    lock.unlock();
+    loop_->post([weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->wait_for_the_next();
+    });
+  }
+  // On the loop.
+  void wait_for_the_next() {
+    loop_->cancel(*wait_);
+    rpc::MutexLock lock(mutex_);
+    if (over_ || error_ != nullptr) return;
+    *wait_ = loop_->schedule(rpc::later(loop_->now(), timeout_), [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->fail(self->none_has_followed());
+    });
+  }
+  std::exception_ptr none_has_followed() {
+    rpc::MutexLock lock(mutex_);
+    std::string stages;
+    for (const std::size_t stage : left_) stages += (stages.empty() ? "" : ", ") + std::to_string(stage);
+    const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
+    return std::make_exception_ptr(
+        Error(ErrorKind::deadline_exceeded, "pipeline step: no stage has completed within " +
+                                                std::to_string(limit.count()) +
+                                                " ms after another one; not complete: stage " + stages));
   }
   void fail(std::exception_ptr error) {
     {
@@ -66,7 +93,7 @@ class Gathering : public std::enable_shared_from_this<Gathering> {
       if (!is_first) return;
     }
     pass_->release();
-    loop_->schedule(rpc::later(loop_->now(), timeout_), [weak = weak_from_this()] {
+    loop_->schedule_after(timeout_, [weak = weak_from_this()] {
       const auto self = weak.lock();
       if (self == nullptr) return;
       rpc::MutexLock lock(self->mutex_);
@@ -78,6 +105,7 @@ class Gathering : public std::enable_shared_from_this<Gathering> {
     const std::exception_ptr error = error_;
     Reports reports = std::move(reports_);
     rpc::MutexUnlock unlocked(lock, mutex_);
+    loop_->post([loop = loop_.get(), wait = wait_] { loop->cancel(*wait); });
     error != nullptr ? promise_.complete(error) : promise_.complete(std::move(reports));
   }
   static bool is_aborted(const std::exception_ptr& error) {
@@ -94,11 +122,13 @@ class Gathering : public std::enable_shared_from_this<Gathering> {
   const std::shared_ptr<rpc::Loop> loop_;
   const std::chrono::nanoseconds timeout_;
   rpc::Mutex mutex_;
-  std::size_t left_ WEFT_GUARDED_BY(mutex_);
+  std::set<std::size_t> left_ WEFT_GUARDED_BY(mutex_);  // stages that have not ended
   Reports reports_ WEFT_GUARDED_BY(mutex_);
   std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);
   bool over_ WEFT_GUARDED_BY(mutex_) = false;
   rpc::Promise<Reports> promise_;  // completed once, by the first finish()
+  // Used on the loop.
+  const std::shared_ptr<rpc::Loop::TimerId> wait_ = std::make_shared<rpc::Loop::TimerId>(0);
 };
 
 // Copies inputs to host memory. An input that the stage does not use is not sent: it is an undefined tensor.

@@ -59,8 +59,8 @@ struct PipelineOptions {
   std::optional<dist_optim::OptimizerSpec> optimizer = {};
   // By worker; empty: the layers stay on the devices on which they were built.
   std::vector<c10::Device> devices = {};
-  // The time for which a stage waits for a value, and, after a failure, for which the driver waits for all
-  // ranks.
+  // The time for which a stage waits for a value, for which the driver waits for the next stage to complete
+  // after one has, and, after a failure, for which the driver waits for all ranks.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
 };
 
@@ -98,8 +98,9 @@ class WEFT_EXPORT Pipeline {
   // workers.
   rpc::Future<PipelineStep> step(Values inputs, Values targets);
   rpc::Future<PipelineStep> step(at::Tensor input, at::Tensor target);
-  // Returns the last stage's outputs of all rows, without gradients. The second overload is for models with
-  // one output.
+  // Returns the last stage's outputs of all rows, without gradients. A 0-dimensional output, such as an
+  // auxiliary loss, is combined from those of the micro-batches as the losses are
+  // (PipelineOptions::mean_loss). The second overload is for models with one output.
   rpc::Future<Values> evaluate(Values inputs);
   rpc::Future<at::Tensor> evaluate(at::Tensor input);
   rpc::Future<void> train(bool on = true);  // sets the mode of all stages' modules

@@ -180,6 +180,8 @@ std::vector<at::Generator> StageWorker::generators() const {
   std::vector<at::Generator> all{at::globalContext().defaultGenerator(at::kCPU)};
   if (!devices_.empty() && !devices_.front().is_cpu())
     all.push_back(at::globalContext().defaultGenerator(devices_.front()));
+  for (const int stage : stages_)
+    for (const at::Generator& generator : graph_[stage].generators) all.push_back(generator);
   return all;
 }
 
@@ -268,7 +270,7 @@ StageReport StageWorker::compute(const std::shared_ptr<Step>& step) {
   for (const int stage : stages_)
     runners.try_emplace(stage, graph_[stage], parameters_.at(stage).gradients());
   context.within = [&](const std::function<void()>& body) { step->pass->run_in_contexts(body); };
-  for (auto& [stage, own] : parameters_) own.begin();
+  for (auto& [stage, own] : parameters_) own.begin(part.with_backward);
   report.spans.spans = RankStep(context, runners, rank_).run();
   if (step->exchange->error() == nullptr)
     step->pass->run_in_contexts([&] {
@@ -281,7 +283,8 @@ StageReport StageWorker::compute(const std::shared_ptr<Step>& step) {
     report.loss = weighted_sum(context.losses, context.data.weights).cpu();
     for (const at::Tensor& loss : context.losses) report.losses.push_back(loss.cpu());
   } else {
-    for (const at::Tensor& output : joined(context.outputs)) report.outputs.push_back(output.cpu());
+    for (const at::Tensor& output : joined(context.outputs, context.data.weights))
+      report.outputs.push_back(output.cpu());
   }
   return report;
 }

@@ -5,6 +5,11 @@
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/text.h>
 #include <weft/parallel/sharded/fully_sharded_optimizer.h>
+#include <weft/parallel/tensor_parallel/dropout.h>
+#include <weft/parallel/tensor_parallel/linear.h>
+
+#include <latch>
+#include <sstream>
 
 #include "tests/parallel/pipeline/blocks.h"
 
@@ -151,6 +156,55 @@ TEST(GroupPipeline, AStageThatThrowsFailsTheStepOnAllRanks) {
   }
 }
 
+// Two stages, each split over two ranks, with dropout of equal and of split activations.
+TEST(GroupPipeline, RecomputesTensorParallelStagesWithDropout) {
+  const auto run = [](schedule::Recompute mode) {
+    const auto computations = schedule::add_recomputation(
+        schedule::one_forward_one_backward({.ranks = 2, .microbatches = 3}), mode);
+    Company company(4, Backend::memory);
+    std::vector<std::vector<at::Tensor>> all(4);
+    const auto errors = on_ranks(company, [&](const Group& world) {
+      const Group tensor = world.split(world.rank() % 2).get().value(),
+                  row = world.split(world.rank() / 2).get().value();
+      LayerGraph model;
+      for (int stage = 0; stage < 2; ++stage) {
+        const auto build = [&, stage] {
+          using namespace tensor_parallel;
+          const auto seed = static_cast<std::uint64_t>(stage);
+          const auto drawn = [&](std::uint64_t n) { return at::detail::createCPUGenerator(10 * seed + n); };
+          const auto module = std::make_shared<torch::nn::Module>();
+          auto up = module->register_module(
+              "up", ColumnParallelLinear(tensor, 6, 8, ColumnParallelOptions{.generator = drawn(1)}));
+          auto down = module->register_module(
+              "down", RowParallelLinear(tensor, 8, 6, RowParallelOptions{.generator = drawn(2)}));
+          module->to(at::kDouble);
+          const auto generators = std::make_shared<DropoutGenerators>(tensor, 7 + seed);
+          const auto forward = [=](const Values& x) mutable {
+            const at::Tensor hidden = dropout(up->forward(x[0]).tanh(), 0.3, generators->split());
+            return Values{x[0] + dropout(down->forward(hidden), 0.3, generators->whole())};
+          };
+          return BuiltLayer{module, forward, generators->both()};
+        };
+        model.add({"block" + std::to_string(stage), build, {stage == 0 ? step_input(0) : Source{0}}});
+      }
+      const StageGraph graph = cut(model, {.cuts = {1}, .built = stages_of(computations, row.rank())});
+      GroupPipeline pipeline(row, graph, computations, {.loss = squares});
+      auto& own = all[static_cast<std::size_t>(world.rank())];
+      for (int step = 0; step < 2; ++step)
+        own.push_back(pipeline.step({numbers({9, 6}, 1)}, {numbers({9, 6}, 2)}).loss);
+      for (const at::Tensor& parameter : graph.parameters()) own.push_back(parameter.grad());
+    });
+    for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+    return all;
+  };
+  const auto kept = run(schedule::Recompute::never), recomputed = run(schedule::Recompute::always);
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    ASSERT_EQ(kept[rank].size(), recomputed[rank].size());
+    for (std::size_t i = 0; i < kept[rank].size(); ++i)
+      EXPECT_TRUE(at::allclose(kept[rank][i], recomputed[rank][i], 1e-12, 1e-12)) << rank << ": " << i;
+  }
+}
+
 // Two stages in two pipelines. One pipeline is lost during a step. The other one repeats the step and
 // continues alone, in place. Then a new pipeline joins, whose modules had other values.
 TEST(GroupPipeline, ContinuesWithFewerAndMorePipelines) {
@@ -287,6 +341,168 @@ TEST(GroupPipeline, ContinuesWithFewerAndMorePipelines) {
   }
 }
 
+// Two pipelines of one stage against one process, with an optimizer of the program and one in the options.
+// The program unfreezes the first layer, loads other weights, and freezes the bias of the last layer.
+TEST(GroupPipeline, FollowsAProgramThatUnfreezesLoadsAndFreezes) {
+  const auto make = [] {
+    torch::nn::Sequential model(torch::nn::Linear(6, 6), torch::nn::Tanh(), torch::nn::Linear(6, 6));
+    model->to(at::kDouble);
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : model->parameters()) parameter.copy_(numbers(parameter.sizes(), 3));
+    for (at::Tensor& parameter : model[0]->parameters()) parameter.requires_grad_(false);
+    return model;
+  };
+  const auto change = [&](torch::nn::Sequential& model, int step) {
+    if (step == 2)
+      for (at::Tensor& parameter : model[0]->parameters()) parameter.requires_grad_(true);
+    if (step == 4) {
+      torch::nn::Sequential other = make();
+      const at::NoGradGuard no_grad;
+      for (at::Tensor& parameter : other->parameters()) parameter.mul_(0.5);
+      std::stringstream file;
+      torch::save(other, file);
+      torch::load(model, file);
+    }
+    if (step == 5) model[2]->named_parameters()["bias"].requires_grad_(false);
+  };
+  const auto x = [](int step) { return numbers({8, 6}, static_cast<std::uint64_t>(10 + step)); };
+  const auto y = [](int step) { return numbers({8, 6}, static_cast<std::uint64_t>(20 + step)); };
+  const auto momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+  torch::nn::Sequential whole = make();
+  torch::optim::SGD own(whole->parameters(), momentum);
+  std::vector<std::vector<at::Tensor>> expected;  // by step
+  for (int step = 0; step < 7; ++step) {
+    change(whole, step);
+    own.zero_grad();
+    squares({whole->forward(x(step))}, {y(step)}).backward();
+    own.step();
+    auto& values = expected.emplace_back();
+    for (const at::Tensor& each : whole->parameters()) values.push_back(each.detach().clone());
+  }
+  for (const bool is_in_options : {false, true}) {
+    SCOPED_TRACE(is_in_options ? "optimizer in the options" : "optimizer of the program");
+    Company company(2, Backend::memory);
+    const auto errors = on_ranks(company, [&](const Group& world) {
+      const Group alone = world.split(world.rank()).get().value();
+      torch::nn::Sequential model = make();
+      GroupPipelineOptions options{.loss = squares, .data_parallel = world};
+      if (is_in_options) options.optimizer = momentum;
+      GroupPipeline pipeline(alone, split(model, {}),
+                             schedule::one_forward_one_backward({.ranks = 1, .microbatches = 2}), options);
+      torch::optim::SGD optimizer(model->parameters(), momentum);
+      for (int step = 0; step < 7; ++step) {
+        change(model, step);
+        optimizer.zero_grad();
+        const auto part = [&](const at::Tensor& all) { return all.narrow(0, 4 * world.rank(), 4); };
+        pipeline.step({part(x(step))}, {part(y(step))});
+        if (!is_in_options) optimizer.step();
+        const auto parameters = model->parameters();
+        for (std::size_t i = 0; i < parameters.size(); ++i)
+          EXPECT_TRUE(at::allclose(parameters[i], expected[static_cast<std::size_t>(step)][i], 1e-10, 1e-10))
+              << "step " << step << ", parameter " << i;
+      }
+    });
+    for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+  }
+}
+
+// Both ranks would reduce as many elements.
+TEST(GroupPipeline, UnfreezingDifferentParametersFailsOnAllRanks) {
+  Company company(2, Backend::memory);
+  const auto errors = on_ranks(company, [&](const Group& world) {
+    torch::nn::Sequential model(torch::nn::Linear(6, 6), torch::nn::Linear(6, 6), torch::nn::Linear(6, 6));
+    model->to(at::kDouble);
+    for (const std::size_t layer : {0, 1})
+      for (at::Tensor& parameter : model[layer]->parameters()) parameter.requires_grad_(false);
+    GroupPipeline pipeline(world.split(world.rank()).get().value(), split(model, {}),
+                           schedule::fill_drain({.ranks = 1, .microbatches = 2}),
+                           {.loss = squares, .data_parallel = world});
+    pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)});
+    for (at::Tensor& parameter : model[static_cast<std::size_t>(world.rank())]->parameters())
+      parameter.requires_grad_(true);
+    pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)});
+  });
+  int causes = 0;  // the other rank may learn of the error first
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    causes += error->kind() == ErrorKind::failed_precondition;
+    EXPECT_NE(std::string(error->what()).find("the parameter 0.weight requires grad on some of the ranks"),
+              std::string::npos)
+        << error->what();
+  }
+  EXPECT_GE(causes, 1);
+}
+
+// The last weight gradient of rank 0 hangs until rank 1 has its error.
+TEST(GroupPipeline, AHungLastActionFailsTheStepAfterTheTimeout) {
+  Company company(2, Backend::memory);
+  std::latch released(1);
+  const auto errors = on_ranks(company, [&](const Group& group) {
+    torch::nn::Sequential model(torch::nn::Linear(6, 6), torch::nn::Linear(6, 6));
+    model->to(at::kDouble);
+    int calls = 0;
+    if (group.rank() == 0)
+      model[0]->named_parameters()["weight"].register_hook([&](const at::Tensor& gradient) {
+        if (++calls == 2) released.wait();
+        return gradient;
+      });
+    GroupPipeline pipeline(group, split(model, {1}),
+                           schedule::one_forward_one_backward({.ranks = 2, .microbatches = 2}),
+                           {.loss = squares, .timeout = std::chrono::seconds(3)});
+    const auto error = error_of([&] { pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)}); });
+    if (group.rank() == 1) released.count_down();
+    if (error) throw *error;
+  });
+  for (const auto& error : errors) EXPECT_TRUE(error);
+  EXPECT_EQ(errors[1]->kind(), ErrorKind::deadline_exceeded);
+  EXPECT_NE(std::string(errors[1]->what()).find("not all ranks have completed their actions within 3000 ms"),
+            std::string::npos)
+      << errors[1]->what();
+}
+
+// Two pipelines of two ranks; rank 2 refuses. The groups remain usable.
+TEST(GroupPipeline, ARefusalOfOneRankReachesAllRanksAtOnce) {
+  const auto computations = schedule::fill_drain({.ranks = 2, .microbatches = 2});
+  Company company(4, Backend::memory);
+  const auto errors = on_ranks(company, [&](const Group& world) {
+    const Group row = world.split(world.rank() / 2).get().value(),
+                column = world.split(world.rank() % 2).get().value();
+    const StageGraph graph =
+        cut(blocks(2), {.cuts = {1}, .built = stages_of(computations, row.rank()), .seed = 1});
+    GroupPipelineOptions options{.loss = squares, .data_parallel = column};
+    const auto refused = error_of([&] {
+      GroupPipelineOptions other = options;
+      if (world.rank() == 2) other.loss = nullptr;
+      GroupPipeline(row, graph, computations, other);
+    });
+    ASSERT_TRUE(refused);
+    EXPECT_EQ(refused->kind(),
+              world.rank() == 2 ? ErrorKind::invalid_argument : ErrorKind::failed_precondition);
+    EXPECT_NE(std::string(refused->what()).find("no loss: give GroupPipelineOptions::loss"),
+              std::string::npos)
+        << refused->what();
+    GroupPipeline(row, graph, computations, options).step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)});
+  });
+  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+}
+
+// An optimizer does not take parameters that share memory. Only rank 1 has such parameters.
+TEST(GroupPipeline, AStageThatCannotBePreparedFailsAllRanks) {
+  Company company(2);
+  const auto errors = on_ranks(company, [&](const Group& group) {
+    torch::nn::Sequential model(torch::nn::Linear(6, 6), torch::nn::Linear(6, 6));
+    model->to(at::kDouble);
+    if (group.rank() == 1) {
+      auto& last = *model[1]->as<torch::nn::Linear>();
+      last.bias.set_data(last.weight.data()[0]);
+    }
+    GroupPipeline pipeline(group, split(model, {1}), schedule::fill_drain({.ranks = 2, .microbatches = 2}),
+                           {.loss = squares, .optimizer = torch::optim::SGDOptions(0.1)});
+    pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)});
+  });
+  for (const auto& error : errors) EXPECT_TRUE(error);
+}
+
 TEST(GroupPipeline, RefusesGroupsThatDoNotFit) {
   const auto computations = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 2});
   Company company(2);
@@ -299,6 +515,9 @@ TEST(GroupPipeline, RefusesGroupsThatDoNotFit) {
     EXPECT_EQ(error_of([&] { pipeline.set_groups(alone); })->kind(), ErrorKind::invalid_argument);
     EXPECT_EQ(error_of([&] { pipeline.set_groups(turned); })->kind(), ErrorKind::invalid_argument);
     EXPECT_EQ(error_of([&] { pipeline.set_groups(group, alone); })->kind(), ErrorKind::invalid_argument);
+    const auto on_rank_0 = group.rank() == 0 ? std::optional(alone) : std::nullopt;
+    EXPECT_EQ(error_of([&] { pipeline.set_groups(group, on_rank_0); })->kind(),
+              group.rank() == 0 ? ErrorKind::invalid_argument : ErrorKind::failed_precondition);
     pipeline.set_groups(group);
     pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)});
   });

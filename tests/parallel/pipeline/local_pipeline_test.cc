@@ -1,5 +1,6 @@
 #include <weft/parallel/pipeline/local_pipeline.h>
 
+#include <weft/dist_autograd/engine/generator_states.h>
 #include <weft/parallel/schedule/communication.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>
@@ -8,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <atomic>
 #include <stdexcept>
 #include <thread>
@@ -253,6 +255,29 @@ TEST(LocalPipeline, RunsASchedulesMessages) {
   pipeline.step({x}, {y});
   for (int i = 0; i < 3; ++i) squares(whole.forward(x.narrow(0, 2 * i, 2)), y.narrow(0, 2 * i, 2)).backward();
   expect_close(split.values(true), whole.values(true));
+}
+
+// A loss of a mixture of experts, for example.
+TEST(LocalPipeline, EvaluatesScalarOutputs) {
+  const auto part = std::make_shared<Part>(1);
+  part->eval();
+  for (const bool mean : {true, false}) {
+    StageGraph graph;
+    graph.add({part,
+               [part](const Values& x) {
+                 const at::Tensor y = part->forward(x[0]);
+                 return Values{y, y.mean(), y.square().sum()};
+               },
+               {step_input(0)}});
+    LocalPipeline pipeline(graph, schedule::fill_drain({.ranks = 1, .microbatches = 3}),
+                           {.loss = loss_of(squares), .mean_loss = mean});
+    const at::Tensor x = numbers({7, 6}, 1), y = part->forward(x).detach();  // of 3, 2 and 2 rows
+    const Values got = pipeline.evaluate({x});
+    ASSERT_EQ(got.size(), 3U);
+    const std::size_t which = mean ? 1 : 2;
+    expect_close({got[0], got[which]}, {y, mean ? y.mean() : y.square().sum()});
+    EXPECT_EQ(got[which].dim(), 0);
+  }
 }
 
 TEST(LocalPipeline, CutsASequential) {
@@ -520,6 +545,83 @@ TEST(Recomputation, OfSeveralRanksRefusesRandomNumbers) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
   EXPECT_FALSE(graph.parameters()[0].grad().defined());
+}
+
+// Another thread draws from LibTorch's generator during the runs of a stage.
+struct Draws {
+  std::string name;
+  bool has_masks = true;        // whether the stage draws two masks
+  bool is_own = false;          // from a generator of its own
+  int in_first = -1;            // the other thread draws before this mask of the forward; -1: it does not
+  int in_second = -1;           // the same of the recomputation
+  std::vector<int> fails = {};  // the numbers of ranks with which the step fails
+};
+
+TEST(Recomputation, HasTheNumbersOfItsForwardOrFails) {
+  for (const Draws& draws :
+       {Draws{.name = "nobody else", .fails = {2}},
+        {.name = "in the forward", .in_first = 0, .fails = {1, 2}},
+        {.name = "in the recomputation", .in_second = 1, .fails = {1, 2}},
+        {.name = "as often, in another order", .in_first = 0, .in_second = 1, .fails = {1, 2}},
+        {.name = "no masks", .has_masks = false, .in_first = 0, .in_second = 1},
+        {.name = "own generator", .is_own = true, .in_first = 0, .in_second = 1}})
+    for (const int ranks : {1, 2}) {
+      SCOPED_TRACE(draws.name + ", " + std::to_string(ranks) + " ranks");
+      const auto module = std::make_shared<torch::nn::Module>();
+      const at::Tensor weight = module->register_parameter("weight", at::ones({1}, at::kDouble));
+      at::Generator own = at::detail::createCPUGenerator(3);
+      int runs = 0;
+      const auto masked = [&, own](const Values& x) {
+        const int other = runs++ == 0 ? draws.in_first : draws.in_second;
+        at::Tensor y = x[0] * weight;
+        for (int i = 0; i < 2; ++i) {
+          if (other == i) std::thread([] { at::rand({64}); }).join();
+          if (draws.has_masks)
+            y = y * at::empty_like(x[0]).bernoulli_(0.5, draws.is_own ? std::optional(own) : std::nullopt);
+        }
+        return Values{y};
+      };
+      StageGraph graph;
+      graph.add({module, masked, {step_input(0)}, {own}});
+      graph.add({std::make_shared<torch::nn::Module>(), [](const Values& x) { return x; }, {Source{0}}});
+      LocalPipeline pipeline(
+          graph,
+          schedule::add_recomputation(
+              schedule::interleaved({.ranks = ranks, .microbatches = 1, .chunks = 2 / ranks}),
+              schedule::Recompute::always),
+          {.loss = [](const Values& outputs, const Values&) { return outputs[0].sum(); }});
+      const at::Tensor x = numbers({1, 1000}, 1);
+      double loss = 0;
+      const auto error = error_of([&] { loss = pipeline.step({x}, {x}).loss.item<double>(); });
+      const bool fails = std::count(draws.fails.begin(), draws.fails.end(), ranks) > 0;
+      ASSERT_EQ(error.has_value(), fails) << (error ? error->what() : "no error");
+      if (!fails) {
+        EXPECT_NEAR(weight.grad().item<double>(), loss, 1e-9);  // the weight is 1
+        continue;
+      }
+      EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+      EXPECT_NE(std::string(error->what()).find("RECOMPUTE: output 0 of the second run"), std::string::npos)
+          << error->what();
+      EXPECT_FALSE(weight.grad().defined());
+    }
+}
+
+// Normalized rows have equal sums for all masks.
+TEST(Recomputation, ComparesNormalizedAndNarrowOutputs) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf, at::kComplexDouble, at::kLong})
+    for (const std::int64_t width : {1, 64, 509}) {
+      const auto run = [&](std::uint64_t seed) {
+        const at::Tensor x =
+            at::randn({2000 / width, width}, at::detail::createCPUGenerator(seed), at::kDouble);
+        return std::vector{(width == 1 ? x : at::softmax(x, 1)).mul(1000).to(type)};
+      };
+      at::Generator own = at::detail::createCPUGenerator(3);
+      dist_autograd::SecondRun second({}, {own});
+      at::rand({1}, own);
+      second.note_first(run(1));
+      EXPECT_TRUE(at::equal(second.run([&] { return run(1); })[0], run(1)[0]));
+      EXPECT_TRUE(error_of([&] { second.run([&] { return run(2); }); })) << type << " " << width;
+    }
 }
 
 TEST(Recomputation, ComputesTheLossOnce) {

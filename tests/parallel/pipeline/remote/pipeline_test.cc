@@ -265,6 +265,38 @@ TEST(RemotePipeline, AValueThatDoesNotArriveIsAnError) {
   released.count_down();
 }
 
+// The weight gradient of stage 0 is the last action of the step, and no stage waits for it.
+TEST(RemotePipeline, AHungLastActionIsAnError) {
+  std::latch released(1);
+  std::atomic<int> calls = 0;
+  const auto layers = [&] {
+    LayerGraph model = blocks(1);
+    model.add("last", [] { return std::make_shared<Block>(1, nullptr); });
+    Layer first = model[0];
+    LayerGraph hung;
+    hung.add({first.name,
+              [&, build = first.build] {
+                BuiltLayer built = build();
+                built.module->named_parameters()["linear.weight"].register_hook(
+                    [&](const at::Tensor& gradient) {
+                      if (++calls == 4) released.wait();
+                      return gradient;
+                    });
+                return built;
+              },
+              first.inputs});
+    hung.add(model[1]);
+    return hung;
+  };
+  Two two(layers, schedule::fill_drain({.ranks = 2, .microbatches = 4}), std::chrono::seconds{1});
+  const rpc::Error error = two.error_of_step();
+  released.count_down();
+  EXPECT_EQ(error.kind(), ErrorKind::deadline_exceeded);
+  EXPECT_TRUE(
+      two.says(error, "no stage has completed within 1000 ms after another one; not complete: stage 0"))
+      << error.what();
+}
+
 // The last stage of an evaluation stalls. The first stage must not fill its memory in the meantime.
 TEST(RemotePipeline, AProducerHasALimitedNumberOfValuesInFlight) {
   std::latch released(1);
