@@ -10,6 +10,7 @@
 #include <torch/torch.h>
 
 #include "tests/dist_autograd/failing_backward.h"
+#include "tests/support/between_hosts.h"
 
 namespace weft::dist_autograd::test {
 
@@ -67,18 +68,13 @@ class Cluster {
     for (std::size_t i = 0; i < agents; ++i) {
       rpc::AgentOptions options;
       options.name = "worker" + std::to_string(i);
-      options.listen = {"inproc://" + options.name};
-      options.in_process = network_;
+      weft::test::place(options, network_);
       options.handler_threads = 2;
       options.log = [](const rpc::LogRecord&) {};
       agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), layers(devices[i])));
       agents_.back()->allow_create<Weights>();
     }
-    for (const auto& a : agents_)
-      for (const auto& b : agents_) {
-        a->core()->routes().to_name(b->name(), {"inproc://" + b->name()});
-        a->peer(b->name()).ready().get();
-      }
+    weft::test::acquaint(agents_);
   }
   rpc::Agent& operator[](std::size_t i) { return *agents_[i]; }
   rpc::Peer peer(std::size_t from, std::size_t to) { return agents_[from]->peer(agents_[to]->name()); }

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/support/between_hosts.h"
+
 namespace weft::dist_optim::module_guard_test {
 namespace {
 
@@ -35,17 +37,12 @@ class ModuleGuard : public testing::Test {
     for (int i = 0; i < 3; ++i) {
       rpc::AgentOptions options;
       options.name = "worker" + std::to_string(i);
-      options.listen = {"inproc://" + options.name};
-      options.in_process = network_;
+      test::place(options, network_);
       options.handler_threads = 3;
       options.log = [](const rpc::LogRecord&) {};
       agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), layers()));
     }
-    for (const auto& a : agents_)
-      for (const auto& b : agents_) {
-        a->core()->routes().to_name(b->name(), {"inproc://" + b->name()});
-        a->peer(b->name()).ready().get();
-      }
+    test::acquaint(agents_);
     worker(0).allow_create<Model>();
     worker(0).allow_create<Derived>();
   }

@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/support/between_hosts.h"
+
 namespace weft::dist_optim::step_support {
 
 using test::got;  // with a timeout: if a step is never decided, its test fails
@@ -64,19 +66,14 @@ class Agents {
     for (std::size_t i = 0; i < count; ++i) {
       rpc::AgentOptions options;
       options.name = "worker" + std::to_string(i);
-      options.listen = {"inproc://" + options.name};
-      options.in_process = network_;
+      test::place(options, network_);
       options.handler_threads = 3;
       options.log = [](const rpc::LogRecord&) {};
       agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), layers()));
       agents_.back()->allow_create<Layer>();
       agents_.back()->allow_create<Table>();
     }
-    for (const auto& a : agents_)
-      for (const auto& b : agents_) {
-        a->core()->routes().to_name(b->name(), {"inproc://" + b->name()});
-        a->peer(b->name()).ready().get();
-      }
+    test::acquaint(agents_);
   }
   rpc::Agent& operator[](std::size_t i) { return *agents_[i]; }
   rpc::Peer peer(std::size_t from, std::size_t to) { return agents_[from]->peer(agents_[to]->name()); }

@@ -92,7 +92,7 @@ struct Keeper {
 // Agents that create boxes and keep them for each other. The owner of most objects is "owner".
 class RRefTest : public testing::Test {
  protected:
-  void start(const std::vector<std::string>& names, bool tcp = false) {
+  void start(const std::vector<std::string>& names, bool tcp = test::between_hosts()) {
     cluster.emplace(Cluster::Options{layers(), tcp, adjust});
     for (const auto& name : names) add(name);
   }

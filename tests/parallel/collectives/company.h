@@ -61,8 +61,12 @@ inline rpc::Layers company_layers(nccl::DevicesOptions devices = {}, rpc::Layers
 // Members of a job, all in this process, and their groups.
 class Company {
  public:
+  static std::unique_ptr<test::JobStore> default_store() {
+    if (test::between_hosts()) return std::make_unique<test::TcpJobStore>();
+    return std::make_unique<test::InProcessJobStore>();
+  }
   explicit Company(int ranks, Backend backend = Backend::messages,
-                   std::unique_ptr<test::JobStore> store = std::make_unique<test::InProcessJobStore>(),
+                   std::unique_ptr<test::JobStore> store = default_store(),
                    const DevicesOf& devices = nullptr,
                    const std::function<void(rpc::AgentOptions&)>& adjust = nullptr,
                    const std::function<rpc::Layers(int)>& below = nullptr)
@@ -71,6 +75,7 @@ class Company {
       rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 1};
       options.in_process = store_->network;
       options.log = [](const rpc::LogRecord&) {};
+      options.same_host = !test::between_hosts();
       options.listen = {rank == 0                    ? store_->url
                         : store_->network != nullptr ? "inproc://" + options.name
                                                      : "tcp://127.0.0.1:0"};
