@@ -120,7 +120,7 @@ TEST(JobPlace, OfOpenMPI) {
   EXPECT_EQ(options(with(slurm, openmpi)).rendezvous->rank, 2U);
 }
 
-// Without rank 0's address, such a process must not start a job of its own.
+// Without rank 0's address, such a process must not start a separate job.
 TEST(JobPlace, OfOtherLaunchersOfMpi) {
   const Variables mpich{{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}};
   const Variables address{{"MASTER_ADDR", "host0"}, {"MASTER_PORT", "20000"}};
