@@ -213,8 +213,9 @@ at::Tensor all_to_all_v(const Group& group, const at::Tensor& input, const std::
         std::vector<std::int64_t> sizes = x.sizes().vec();
         sizes[0] = std::accumulate(received.begin(), received.end(), std::int64_t{0});
         const at::Tensor output = at::empty(sizes, x.options());
-        finish(group, output, group.inlined().all_to_all_v(output.split_with_sizes(received),
-                                                    x.contiguous().split_with_sizes(sent)));
+        finish(group, output,
+               group.inlined().all_to_all_v(output.split_with_sizes(received),
+                                            x.contiguous().split_with_sizes(sent)));
         return output;
       },
       [group, sent, received](const at::Tensor& gradient) {

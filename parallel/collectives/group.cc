@@ -65,7 +65,7 @@ void Group::wait(rpc::Future<void> collective) const {
 
 void Group::decline(Operation operation, c10::Device device, const rpc::Error& why, Site site) const {
   (void)core_->decline(operation, device.is_cpu() ? std::nullopt : std::optional(device.type()), site,
-                      std::make_exception_ptr(why));
+                       std::make_exception_ptr(why));
 }
 
 rpc::Future<void> Group::all_reduce(at::Tensor tensor, ReduceOp op, Timeout timeout, Site site) const {

@@ -19,10 +19,10 @@
 // do not write to an input or access an output. Tensors of a GPU use NCCL, on the current stream, and must be
 // contiguous (docs/internals/nccl.md). Autograd does not record these collectives; functional.h has
 // collectives that autograd records. A call increases the version counters of its outputs, on all ranks, so
-// that a backward that needs the old values reports an error. Results have the same bits on every rank and in every run. Collectives
-// run, and their futures complete, on threads of the agent and of the group, except for inlined(). cancel()
-// of a future aborts the group. A Group is a handle: copies refer to the same group. Thread-safe, but if
-// several threads call collectives, the program must ensure the same order on all ranks.
+// that a backward that needs the old values reports an error. Results have the same bits on every rank and in
+// every run. Collectives run, and their futures complete, on threads of the agent and of the group, except
+// for inlined(). cancel() of a future aborts the group. A Group is a handle: copies refer to the same group.
+// Thread-safe, but if several threads call collectives, the program must ensure the same order on all ranks.
 #pragma once
 
 #include <weft/parallel/collectives/operation/point_to_point.h>
@@ -237,7 +237,8 @@ class WEFT_EXPORT Group {
   // send() and recv() move a tensor between two ranks, independently of collectives. If the tensors of the
   // two ranks differ in dtype or shape, both calls fail with invalid_argument. Messages with the same sender
   // and tag are received in the order in which they were sent. Both futures complete when the receiver has
-  // the tensor.
+  // the tensor. A message that is not received yet is a call in flight: rpc::Limits of the receiver bound
+  // them, and further messages wait at the sender.
   rpc::Future<void> send(at::Tensor tensor, int to, std::uint64_t tag = 0, Timeout timeout = {},
                          Site site = Site::current()) const;
   rpc::Future<void> recv(at::Tensor tensor, int from, std::uint64_t tag = 0, Timeout timeout = {},

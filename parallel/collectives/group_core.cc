@@ -76,7 +76,7 @@ rpc::Future<void> GroupCore::start(Collective collective, bool inlined) {
 
 // Nothing waits for this rank's part, so it has no deadline.
 rpc::Future<void> GroupCore::decline(Operation operation, std::optional<c10::DeviceType> device,
-                                    std::source_location site, const std::exception_ptr& why) {
+                                     std::source_location site, const std::exception_ptr& why) {
   Collective refused;
   refused.signature.operation = operation;
   refused.signature.device = device;

@@ -79,14 +79,14 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   // Takes the place of a call that this rank refuses with the error `why`: the collective fails on all other
   // ranks with invalid_argument and the text of `why`. Returns a future with `why`.
   rpc::Future<void> decline(Operation operation, std::optional<c10::DeviceType> device,
-                           std::source_location site, const std::exception_ptr& why);
+                            std::source_location site, const std::exception_ptr& why);
   // Messages between two members. Cancelling a future aborts the group.
   rpc::Future<void> send(int to, Message message);                     // completes when it has been received
   rpc::Future<int> receive(std::optional<int> from, Message message);  // returns the sender
   // Takes the place of a message that this rank refuses with the error `why`: the other side fails with
   // invalid_argument and the text of `why`. peer: nullopt: any rank. An invalid rank has no other side.
   void decline(PointToPoint::Kind kind, std::optional<int> peer, std::uint64_t tag, std::source_location site,
-              const std::exception_ptr& why);
+               const std::exception_ptr& why);
   rpc::Future<rpc::Buffer> receive_any_size(int from, Message message);      // returns the bytes
   rpc::Future<Mailbox::Received> receive_tensor(int from, Message message);  // of any dtype and shape
   // give() sends a small value to rank 0, which gathers the values. Its future has all members' values, by
@@ -223,7 +223,7 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   }
   void record(Exchange& exchange);
   void record_arrival(Exchange& exchange);  // whose start is recorded
-  void record_awaited();  // of all running collectives
+  void record_awaited();                    // of all running collectives
   std::vector<int> awaited_by(Exchange& exchange) const;
   void warn(Exchange& exchange) const;  // it has waited for GroupOptions::stall_warning
   void launch_numbered(const rpc::Buffer& number, LaunchSequence::Begin begin);  // in turn

@@ -75,7 +75,7 @@ void GroupCore::send_over(std::uint64_t number, rpc::Result<void> result) {
 }
 
 void GroupCore::decline(PointToPoint::Kind kind, std::optional<int> peer, std::uint64_t tag,
-                       std::source_location site, const std::exception_ptr& why) {
+                        std::source_location site, const std::exception_ptr& why) {
   if (peer && (*peer < 0 || *peer >= size())) return;
   // No tensor has this type.
   Message message{tag, "refused: " + core_->hooks().text_of(why), site, {}, std::chrono::nanoseconds::max()};

@@ -394,8 +394,7 @@ Future<void> GroupDevices::run(const CollectiveCall& call, Collective comparison
     }));
   });
   if (!begun.ok()) {
-    if (!compares)
-      (void)core_.decline(call.operation, device.type(), call.site, begun.error());
+    if (!compares) (void)core_.decline(call.operation, device.type(), call.site, begun.error());
     return Future<void>::made(rpc::Result<void>(reason(begun.error())));
   }
   return when_both(std::move(sides), what);

@@ -111,8 +111,9 @@ Memory memory_of(const GroupCore& group, const CollectiveCall& call, const Colle
 // The sum of integers would overflow in a narrow type, although the average does not.
 at::ScalarType type_within(const CollectiveCall& call, at::ScalarType type) {
   const bool averages = call.reduction && call.reduction->kind == ReduceOp::Kind::avg;
-  return averages && c10::isIntegralType(type, /*includeBool=*/false) && c10::elementSize(type) < 8 ? at::kLong
-                                                                                                  : type;
+  return averages && c10::isIntegralType(type, /*includeBool=*/false) && c10::elementSize(type) < 8
+             ? at::kLong
+             : type;
 }
 
 at::Tensor premultiplied(const Reduction& reduction, const at::Tensor& memory) {

@@ -126,9 +126,9 @@ void expect_same_options(const std::vector<Introduction>& members) {
   for (const Introduction& member : members) {
     if (member.wire_dtype != exact && member.wire_dtype != wire_text(at::kHalf) &&
         member.wire_dtype != wire_text(at::kBFloat16))
-      throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "GroupOptions::wire_dtype of " + member.self.name + " is " + member.wire_dtype +
-                           ", expected float16, bfloat16 or none");
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "GroupOptions::wire_dtype of " + member.self.name +
+                                                             " is " + member.wire_dtype +
+                                                             ", expected float16, bfloat16 or none");
     if (!(member.bounds == members.front().bounds))
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
                        "the members of a group have different GroupOptions::bounds, expected equal ones: " +

@@ -1,9 +1,9 @@
 // HandlerPool: the threads on which handlers run, separate from the loops.
 //
-// Owned by an agent. Its threads are marked as OwnedThread, so a blocking wait on these threads throws, except
-// in a Blocking scope. join() runs the queued jobs, then ends the threads. Jobs that are posted later are destroyed without
-// running. An exception of a job goes to exceptions(), and the thread continues with the next job.
-// Thread-safe; do not call join() on its threads.
+// Owned by an agent. Its threads are marked as OwnedThread, so a blocking wait on these threads throws,
+// except in a Blocking scope. join() runs the queued jobs, then ends the threads. Jobs that are posted later
+// are destroyed without running. An exception of a job goes to exceptions(), and the thread continues with
+// the next job. Thread-safe; do not call join() on its threads.
 #pragma once
 
 #include <weft/rpc/core/exception_sink.h>

@@ -21,8 +21,8 @@ std::vector<collectives::FlightDump> dumps_of(const rpc::DynamicReply& reply);
 
 // An operation of a process group that a member has started and that has not completed.
 struct OpenOperation {
-  std::string member, group, what;  // what: with its source location
-  double age = 0;                   // seconds
+  std::string member, group, what;     // what: with its source location
+  double age = 0;                      // seconds
   std::vector<std::string> waits_for;  // members
 };
 // older: in seconds. Operations that have been in flight for a shorter time are omitted.

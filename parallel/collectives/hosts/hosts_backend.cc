@@ -95,8 +95,7 @@ bool runs_in_levels(const Collective& collective) {
 }  // namespace
 
 ExchangePtr HostsBackend::make(std::shared_ptr<BackendOwner> owner, Collective&& collective) {
-  if (!runs_in_levels(collective))
-    return messages_->make(std::move(owner), std::move(collective));
+  if (!runs_in_levels(collective)) return messages_->make(std::move(owner), std::move(collective));
   return std::make_shared<InLevels>(std::move(owner), std::move(collective), *this);
 }
 

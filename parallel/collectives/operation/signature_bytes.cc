@@ -10,7 +10,8 @@ constexpr std::int64_t nothing = -1;
 }  // namespace
 
 SignatureBytes::SignatureBytes(const Signature& signature) {
-  words_ = {static_cast<std::int64_t>(signature.operation), static_cast<std::int64_t>(signature.dtype),
+  words_ = {static_cast<std::int64_t>(signature.operation),
+            static_cast<std::int64_t>(signature.dtype),
             signature.root ? *signature.root : nothing,
             signature.reduction ? static_cast<std::int64_t>(*signature.reduction) : nothing,
             signature.device ? static_cast<std::int64_t>(*signature.device) : nothing,

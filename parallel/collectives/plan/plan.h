@@ -57,7 +57,7 @@ struct Step {
 struct Plan {
   std::vector<Step> steps;
   std::size_t accumulator = 0;  // elements; 0: no reduction
-  std::size_t agreement = 0;    // the first steps: when they have completed, all ranks have started their plans
+  std::size_t agreement = 0;  // the first steps: when they have completed, all ranks have started their plans
 };
 
 // Joins two plans: on this rank, the second plan starts when the first has completed. Input data that the

@@ -19,7 +19,7 @@ namespace weft::data_parallel {
 
 // A bucket of gradients that a hook reduces.
 struct WEFT_EXPORT GradientBucket {
-  std::size_t index = 0;               // in the order of reduction
+  std::size_t index = 0;  // in the order of reduction
   // The last bucket of the plan. A backward that reaches none of its parameters does not reduce it, and then
   // has no bucket with this mark: which buckets are left out is known only after the others have started.
   bool last = false;

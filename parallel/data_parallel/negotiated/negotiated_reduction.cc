@@ -465,9 +465,8 @@ std::shared_ptr<NegotiatedReduction> NegotiatedReduction::make(rpc::Agent& agent
   if (!checked.ok()) std::rethrow_exception(checked.error());
   for (std::size_t rank = 0; rank < refusals.size(); ++rank)
     if (!refusals[rank].empty())
-      throw rpc::Error(
-          rpc::ErrorKind::invalid_argument,
-          "NegotiatedReduction: rank " + std::to_string(rank) + " has refused its options: " + refusals[rank]);
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "NegotiatedReduction: rank " + std::to_string(rank) +
+                                                             " has refused its options: " + refusals[rank]);
   const auto state = std::make_shared<State>(agent, group, options);
   state->start(options);
   return std::shared_ptr<NegotiatedReduction>(new NegotiatedReduction(state));

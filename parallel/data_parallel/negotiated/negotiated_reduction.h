@@ -10,8 +10,8 @@
 // messages are sent. Group::launch() also orders collectives, but one name at a time and without fusion.
 //
 // Errors: if the ranks' requests of a name differ, the requests of this name fail on all ranks with
-// invalid_argument, whose text has the name, the ranks and both descriptions; other names are not affected. If
-// a rank refuses its tensors, the requests of the other ranks fail with the text of the refusal.
+// invalid_argument, whose text has the name, the ranks and both descriptions; other names are not affected.
+// If a rank refuses its tensors, the requests of the other ranks fail with the text of the refusal.
 // failed_precondition: a request of the name is in flight on this rank, or a rank has destroyed its
 // NegotiatedReduction. If a rank is lost, abort() is called, a collective fails or the stall limit expires,
 // all pending and later requests fail with that error on all ranks. Tensors are unspecified after an error.

@@ -284,9 +284,8 @@ TEST_P(GroupEnds, AHangIsRecordedBeforeARankGetsTheError) {
 // Dumps show when data has begun to move, where the backend knows that all ranks have arrived.
 TEST_P(GroupEnds, OperationsAreRecordedAsMovingOnceAllRanksHaveArrived) {
   Tensors tensors(ranks);
-  together(groups, [&](const Group& group) {
-    return group.all_reduce(tensors[group.rank()] = at::ones({100'000}));
-  });
+  together(groups,
+           [&](const Group& group) { return group.all_reduce(tensors[group.rank()] = at::ones({100'000})); });
   together(groups, [&](const Group& group) { return group.broadcast(tensors[group.rank()], 1); });
   Futures waiting = but(2, [](const Group& group) { return group.barrier(); });
   const auto layer = CollectivesLayer::of(*company.agent(0).core());

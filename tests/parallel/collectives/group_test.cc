@@ -342,14 +342,11 @@ TEST_P(GroupTensors, SeveralTensorsMayBeInOneCollective) {
       }
   }
   const auto refused = [&](const auto& begin, const std::string& words) {
-    for (const Group& group : groups)
-      test::expect_error(begin(group), ErrorKind::invalid_argument, words);
+    for (const Group& group : groups) test::expect_error(begin(group), ErrorKind::invalid_argument, words);
   };
   refused([](const Group& group) { return group.all_reduce(Tensors{}); }, "0 tensors");
   refused(
-      [](const Group& group) {
-        return group.all_reduce(Tensors{at::zeros({2}), at::zeros({2}, at::kLong)});
-      },
+      [](const Group& group) { return group.all_reduce(Tensors{at::zeros({2}), at::zeros({2}, at::kLong)}); },
       "one dtype");
   refused(
       [](const Group& group) {
@@ -454,7 +451,8 @@ TEST_P(GroupTensors, TheAverageOfIntegersDoesNotOverflow) {
       }
       together(groups,
                [&](const Group& group) { return group.all_reduce(reduced[group.rank()], ReduceOp::avg); });
-      together(groups, [&](const Group& group) { return group.reduce(roots[group.rank()], 1, ReduceOp::avg); });
+      together(groups,
+               [&](const Group& group) { return group.reduce(roots[group.rank()], 1, ReduceOp::avg); });
       together(groups, [&](const Group& group) {
         const at::Tensor whole = scattered[group.rank()] = at::full({ranks, n}, largest, type);
         return group.reduce_scatter(part[group.rank()] = whole[group.rank()], whole, ReduceOp::avg);

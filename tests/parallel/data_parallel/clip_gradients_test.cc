@@ -15,7 +15,8 @@ TEST(ClipGradients, MayBeComplexOrSparse) {
   for (const double p : {1.0, 2.0, 3.5, infinity})
     on_ranks(groups, [&](const Group& group) {
       const at::Tensor dense = at::tensor({1.0, -2.0}, at::kDouble);
-      const at::Tensor complex = at::complex(at::tensor({3.0, 0.0}, at::kDouble), at::tensor({4.0, -1.0}, at::kDouble));
+      const at::Tensor complex =
+          at::complex(at::tensor({3.0, 0.0}, at::kDouble), at::tensor({4.0, -1.0}, at::kDouble));
       // The first place occurs twice: the element is 2 + 4.
       const at::Tensor sparse = at::sparse_coo_tensor(at::tensor({0, 0, 2}, at::kLong).view({1, 3}),
                                                       at::tensor({2.0, 4.0, -1.0}, at::kDouble), {4});

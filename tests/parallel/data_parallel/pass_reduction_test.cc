@@ -151,7 +151,8 @@ TEST_F(InAPass, RecordedCollectivesWaitOnHandlerThreads) {
   company.agent(0).allow_create<Shared>();
   const auto norm_groups = company.groups({.name = "norms"});
   on_all([&](const Group& group, rpc::Agent& agent) {
-    const at::Tensor x = Batch::of_step(0, ranks).part(group.rank(), ranks).data, w = at::ones({5, 4}, x.options());
+    const at::Tensor x = Batch::of_step(0, ranks).part(group.rank(), ranks).data,
+                     w = at::ones({5, 4}, x.options());
     torch::nn::Sequential net(
         torch::nn::Linear(5, 5),
         SyncBatchNorm(torch::nn::BatchNormOptions(5), norm_groups[static_cast<std::size_t>(group.rank())]));
