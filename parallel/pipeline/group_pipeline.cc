@@ -319,7 +319,10 @@ GroupPipeline::Impl::Result GroupPipeline::Impl::run(const Values& inputs, const
       messages.send(key, std::move(values));
     };
     messages.receive(with_backward, context.data.count());
-    if (units != nullptr) units->check_unchanged();
+    if (units != nullptr) {
+      units->take_replaced();
+      units->train_thawed();
+    }
     for (auto& [stage, each] : parameters) each.begin(with_backward);
     GroupReport report;
     report.spans.began_ns = nanoseconds_since_1970();

@@ -137,7 +137,8 @@ void ShardedOptimizer::add_buckets(std::size_t first) {
   own_.resize(parameters_.size());
   bucket_of_.resize(parameters_.size());
   std::unordered_map<c10::Device, std::shared_ptr<data_parallel::CommunicationStream>> streams;
-  for (std::size_t i = 0; i < streams_.size(); ++i) streams[flat_->buckets()[i].buffer.device()] = streams_[i];
+  for (std::size_t i = 0; i < streams_.size(); ++i)
+    streams[flat_->buckets()[i].buffer.device()] = streams_[i];
   for (std::size_t i = streams_.size(); i < flat_->buckets().size(); ++i) {
     const auto& bucket = flat_->buckets()[i];
     auto& stream = streams[bucket.buffer.device()];

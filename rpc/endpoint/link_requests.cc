@@ -236,10 +236,10 @@ void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&&
       auto kept = link.session_->answer(call_id, std::move(reply), link.ended_ ? nullptr : &link);
       if (kept.next) link.transmit(std::move(*kept.next));
       if (kept.keep == Session::Keep::too_many)
-        return link.core_->lose(link.peer_,
-                                Error(ErrorKind::peer_lost, link.peer_.name +
-                                                                " is absent, and the replies that are kept for absent "
-                                                                "peers exceed Limits::in_flight_total"));
+        return link.core_->lose(
+            link.peer_, Error(ErrorKind::peer_lost,
+                              link.peer_.name + " is absent, and the replies that are kept for absent "
+                                                "peers exceed Limits::in_flight_total"));
     } else {
       link.answer(std::move(reply));
     }

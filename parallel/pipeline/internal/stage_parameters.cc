@@ -107,7 +107,7 @@ bool StageParameters::shares_gathered_memory(const at::Tensor& tensor) const {
 
 void StageParameters::begin(bool with_backward) {
   loads_left_ = loads_;
-  if (options_.units != nullptr) return options_.units->train_thawed();
+  if (options_.units != nullptr) return;
   follow_parameters();
   if (with_backward) start_comparison();
   if (optimizer_ == nullptr) return;
