@@ -138,9 +138,11 @@ TEST_F(StepByStep, IsRevertedIfItIsAbandoned) {
 
 // Then every call of the owner fails at once.
 TEST_F(StepByStep, IsRevertedIfTheWorldFails) {
+  auto first = hand_over(0);
+  test::eventually("its rows have arrived", [&] { return stats(added).rows > 0; });
   owners.cluster["owner0"].core()->fail_world(
       rpc::Error(rpc::ErrorKind::peer_lost, "owner9 was lost: for a test"));
-  const auto error = test::error_of([&] { return got(hand_over(0)), 0; });
+  const auto error = test::error_of([&] { return got(std::move(first)), 0; });
   ASSERT_TRUE(error);
   EXPECT_NE(std::string(error->what()).find("owner9 was lost"), std::string::npos) << error->what();
   EXPECT_EQ(stats(embedding.shards()[0]).owners, 2u);
