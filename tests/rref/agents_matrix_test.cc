@@ -175,7 +175,6 @@ TEST_P(AgentsMatrix, Streams) {
 }
 
 TEST_P(AgentsMatrix, CallsWithAnRRef) {
-  if (two_connections() && bytes() > 100) GTEST_SKIP() << "next issue, point 1";
   both_ways([&](const rpc::Peer& peer, Desk&) {
     const Buffer sent = filled(bytes());
     Parcel parcel = got(peer.call<&Desk::wrap>(sent));
