@@ -15,6 +15,7 @@
 #include <cstring>
 #include <ctime>
 #include <optional>
+#include <random>
 #include <system_error>
 
 namespace weft::rpc::detail {
@@ -29,17 +30,25 @@ int checked(int result, const char* what) {
   return result;
 }
 
-// A port of 127.0.0.1 on which no process listens at present.
+// A port of 127.0.0.1 on which no process listens at present. It is below the range from which Linux assigns
+// ports to connections and to port 0, so no other process, such as rank 1, gets it by chance before rank 0
+// listens.
 int free_port() {
-  const int probe = checked(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  checked(::bind(probe, reinterpret_cast<sockaddr*>(&address), size), "bind");
-  checked(::getsockname(probe, reinterpret_cast<sockaddr*>(&address), &size), "getsockname");
-  ::close(probe);
-  return ntohs(address.sin_port);
+  std::random_device random;
+  std::uniform_int_distribution<int> ports(15000, 29999);
+  for (int tries = 0;; ++tries) {
+    const int port = ports(random);
+    const int probe = checked(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int bound = ::bind(probe, reinterpret_cast<sockaddr*>(&address), sizeof address);
+    const int error = errno;
+    ::close(probe);
+    if (bound == 0) return port;
+    if (error != EADDRINUSE || tries == 1000) throw std::system_error(error, std::generic_category(), "bind");
+  }
 }
 
 std::string how_it_ended(int status) {
@@ -63,6 +72,7 @@ class LocalProcesses {
 
   int run(std::size_t processes, const std::vector<std::string>& arguments) {
     const int port = free_port();
+    job_ = std::to_string(::getpid()) + "-" + std::to_string(std::random_device{}());
     for (std::size_t rank = 0; rank < processes; ++rank) start(rank, processes, port, arguments);
     while (std::any_of(children_.begin(), children_.end(), running)) wait_for_signal();
     if (!failure_) return 0;
@@ -93,6 +103,7 @@ class LocalProcesses {
     ::setenv("WORLD_SIZE", std::to_string(processes).c_str(), 1);
     ::setenv("MASTER_ADDR", "127.0.0.1", 1);
     ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+    ::setenv("WEFT_JOB", job_.c_str(), 0);
     // The processes share the cores: threads within an operation would compete with the other processes.
     ::setenv("OMP_NUM_THREADS", "1", 0);
     std::string name = "worker" + std::to_string(rank);
@@ -157,6 +168,7 @@ class LocalProcesses {
   }
 
   sigset_t signals_{}, unblocked_{};
+  std::string job_;                           // its identity
   std::vector<Child> children_;               // by rank
   std::optional<Failure> failure_;            // the first failure
   std::optional<Steady::time_point> end_by_;  // the time at which processes that still run are killed

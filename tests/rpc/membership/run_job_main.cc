@@ -77,6 +77,11 @@ int main(int argc, char** argv) {
       for (int i = 1; i < argc; ++i) text += std::string(" ") + argv[i];
       std::printf("rank %zu of %zu:%s\n", job.rank(), job.world_size(), text.c_str());
     });
+  if (mode == "variables")
+    return rpc::run_job(argc, argv, {}, [](rpc::Job& job) {
+      job.join().get();
+      std::printf("%s %s\n", std::getenv("MASTER_PORT"), std::getenv("WEFT_JOB"));
+    });
   if (mode == "left")
     return rpc::run_job(argc, argv, {}, [](rpc::Job& job) {
       job.join().get();

@@ -28,6 +28,17 @@ class StartedByNobody(unittest.TestCase):
                 status, lines = run(PROGRAM, *arguments)
                 self.assertEqual((status, sorted(lines)), (0, [f"rank {n} of 2: {left}" for n in range(2)]))
 
+    # The system assigns other ports to the other ranks, which listen first.
+    def test_the_port_of_the_store_is_not_one_that_the_system_assigns(self):
+        jobs = set()
+        for _ in range(2):
+            status, lines = run(PROGRAM, "variables", "-n", 2)
+            self.assertEqual((status, len(lines), len(set(lines))), (0, 2, 1), lines)
+            port, job = lines[0].split()
+            self.assertIn(int(port), range(15000, 30000))
+            jobs.add(job)
+        self.assertEqual(len(jobs), 2)
+
     def test_a_body_with_an_agent_starts_when_all_have_joined(self):
         status, lines = run(PROGRAM, "-n", 3, "agent")
         self.assertEqual((status, sorted(lines)), (0, [f"worker{n} sees worker0 worker1 worker2" for n in range(3)]))
