@@ -1,8 +1,15 @@
 #include <weft/rpc/core/handler_pool.h>
 
+#include <weft/rpc/core/result.h>
+
 #include <algorithm>
 
 namespace weft::rpc {
+namespace {
+
+constexpr std::size_t max_blocking = 256;  // jobs that block at the same time and are replaced by threads
+
+}  // namespace
 
 HandlerPool::HandlerPool(std::size_t threads) : size_(threads) {
   MutexLock lock(mutex_);
@@ -12,9 +19,14 @@ HandlerPool::HandlerPool(std::size_t threads) : size_(threads) {
 HandlerPool::~HandlerPool() { join(); }
 
 void HandlerPool::add_thread() {
-  ++at_work_;
   Thread& added = threads_.emplace_back();
-  added.thread = std::thread([this, &added] { run(added); });
+  try {
+    added.thread = std::thread([this, &added] { run(added); });
+  } catch (...) {
+    threads_.pop_back();
+    throw;
+  }
+  ++at_work_;
   added.id = added.thread.get_id();
 }
 
@@ -68,9 +80,11 @@ HandlerPool::Blocking::Blocking(Executor& executor) : pool_(dynamic_cast<Handler
     thread_ = nullptr;
     return;
   }
+  // Without another thread, the other jobs wait until this one has ended.
+  if (pool_->at_work_ <= pool_->size_ + pool_->blocked_ && pool_->blocked_ < max_blocking)
+    (void)capture([&]() WEFT_REQUIRES(pool_->mutex_) { pool_->add_thread(); });
   thread_->mark.reset();
   ++pool_->blocked_;
-  if (pool_->at_work_ < pool_->size_ + pool_->blocked_) pool_->add_thread();
   pool_->posted_.notify_one();
 }
 

@@ -109,6 +109,9 @@ class WEFT_EXPORT Link final : public Carrier,
   // notification completes when it was sent: copying takes less time than waiting for the acknowledgement.
   static constexpr std::uint64_t copied_bytes = 64 << 10;
 
+  // Refusals that may wait to be sent while the peer does not read its replies.
+  static constexpr std::size_t max_refusals = 4096;
+
   struct Served {
     std::weak_ptr<IncomingCall> call = {};
     std::uint64_t bytes = 0;
@@ -122,6 +125,10 @@ class WEFT_EXPORT Link final : public Carrier,
   void on_hello(IncomingMessage& message);
   bool admit(const AgentId& peer, const HelloInfo& hello, const std::string& identity);
   void end_handshake();
+  // refusal: kept until the frame is sent.
+  void send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall&& active,
+                    std::shared_ptr<void> refusal);
+  void send_reply(std::uint64_t call_id, OutboundFrame&& frame);
   void become_lane();  // turns this connection into a lane of another link, if the hello was sent
   void on_request(std::shared_ptr<IncomingMessage> message, bool admitted);
   // Ends the call with this answer. false: the call was not made over this link, and `answer` is unchanged.
@@ -189,6 +196,8 @@ class WEFT_EXPORT Link final : public Carrier,
     std::uint64_t calls = 0, bytes = 0;  // calls that use credit
     std::uint64_t upkeep = 0;            // calls that use no credit
   } unanswered_;
+  const std::shared_ptr<std::atomic<std::size_t>> refusals_ =
+      std::make_shared<std::atomic<std::size_t>>(0);  // that are not sent yet
   CreditReturns returns_;
   // Requests that wait until the peer has read earlier replies, in the order of their arrival.
   Fifo<std::shared_ptr<IncomingCall>> delayed_;

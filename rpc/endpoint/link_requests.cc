@@ -194,16 +194,25 @@ void Link::refuse(const Prefix& request, const MethodEntry& method, ErrorKind ki
     return give_credit(Prefix::size + request.header_words * std::uint64_t{8} + request.body_bytes);
   }
   // The peer's credit does not bound the number of refusals.
-  if (replies_pile_up())
+  if (replies_pile_up() && *refusals_ >= max_refusals)
     return close(Error(ErrorKind::resource_exhausted,
-                       "a request was refused (" + message + "), and the peer does not read its replies: " +
-                           std::to_string(connection_->unsent_bytes()) + " bytes are unsent, the limit is " +
+                       "a request was refused (" + message +
+                           "), and the peer does not read its replies: " + std::to_string(*refusals_) +
+                           " refusals and " + std::to_string(connection_->unsent_bytes()) +
+                           " bytes are unsent, the limits are " + std::to_string(max_refusals) + " and " +
                            std::to_string(core_->options().limits.in_flight) + " (Limits::in_flight)"));
+  ++*refusals_;
   send_failure(request, {kind, message, core_->id().name, method.name, {}, true},
-               ActiveCall(core_->accounts()));
+               ActiveCall(core_->accounts()),
+               std::shared_ptr<void>(refusals_.get(), [count = refusals_](void*) { --*count; }));
 }
 
 void Link::send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall active) {
+  send_failure(request, failure, std::move(active), nullptr);
+}
+
+void Link::send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall&& active,
+                        std::shared_ptr<void> refusal) {
   if ((request.flags & frame_flags::notify) != 0) {
     core_->log().write_some(
         "notifications failed", loop(),
@@ -222,11 +231,16 @@ void Link::send_failure(const Prefix& request, const FailureInfo& failure, Activ
   }
   if ((request.flags & frame_flags::resumable) != 0 && in_session())
     add_flag(frame.head.bytes(), frame_flags::resumable);
-  send_reply(request.call_id, std::move(frame), std::move(active));
+  frame.sent = [active = std::move(active), refusal = std::move(refusal)] {};
+  send_reply(request.call_id, std::move(frame));
 }
 
 void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) {
   frame.sent = [active = std::move(active)] {};
+  send_reply(call_id, std::move(frame));
+}
+
+void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame) {
   const auto send = [call_id](Link& link, OutboundFrame& reply) {
     Served* call = link.incoming_.find(call_id);
     if (call != nullptr) link.count_no_more(*call);

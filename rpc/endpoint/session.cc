@@ -98,7 +98,7 @@ Session::Kept Session::answer(std::uint64_t call_id, OutboundFrame&& frame, cons
     if (ended_) return {Keep::over};
     keep({.frame = std::move(frame), .call_id = call_id, .bytes = bytes, .kind = FrameKind::reply});
     kept.next = next_if_last(link);
-    if (in_use_ == nullptr && kept_bytes_ > bytes && *kept_total_ > max_kept_total_)
+    if (in_use_ == nullptr && kept_bytes_ > std::max(bytes, max_kept_) && *kept_total_ > max_kept_total_)
       kept.keep = Keep::too_many;
     if (!kept.next) other = link_.lock();
   }

@@ -32,8 +32,8 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
   static constexpr std::uint64_t over = ~std::uint64_t{0};  // in place of a count: the session has ended
 
   // max_kept: bytes of answers and notifications that may wait for their acknowledgement. kept_total: these
-  // bytes of all sessions of the agent. If it exceeds max_kept_total, a session without a link keeps no more
-  // answers.
+  // bytes of all sessions of the agent. If it exceeds max_kept_total, a session without a link that exceeds
+  // max_kept keeps no more answers.
   Session(AgentId peer, std::uint64_t id_seed, std::uint64_t max_kept,
           std::shared_ptr<std::atomic<std::uint64_t>> kept_total =
               std::make_shared<std::atomic<std::uint64_t>>(0),

@@ -147,7 +147,8 @@ bool Sessions::begin_absence(const AgentId& life, const Error& reason, const std
   const bool used = entry.session->used();
   std::size_t& number = used ? absent_used_ : absent_unused_;
   if (number == (used ? max_absent_used : max_absent_unused)) return false;
-  if (*kept_total_ > max_kept_total_ && entry.session->kept_bytes() != 0) return false;
+  // Other peers do not pay for those that keep much.
+  if (*kept_total_ > max_kept_total_ && entry.session->kept_bytes() > max_kept_) return false;
   ++number;
   entry.counted_in = &number;
   entry.absence = std::make_shared<Absence>(weak_from_this(), life, loop, reason.what());

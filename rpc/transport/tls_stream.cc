@@ -374,12 +374,17 @@ void TlsStream::when_writable(Callback job) {
 
 void TlsStream::await_reading() {
   if (std::exchange(awaits_reading_, true)) return;
-  wire_->lower().when_readable([this] { lower_is_readable(); });
+  // A wait that has completed still calls its job if the stream is destroyed before the job's turn.
+  wire_->lower().when_readable([this, alive = std::weak_ptr(alive_)] {
+    if (!alive.expired()) lower_is_readable();
+  });
 }
 
 void TlsStream::await_writing() {
   if (state_ == State::closed || std::exchange(awaits_writing_, true)) return;
-  wire_->lower().when_writable([this] { lower_is_writable(); });
+  wire_->lower().when_writable([this, alive = std::weak_ptr(alive_)] {
+    if (!alive.expired()) lower_is_writable();
+  });
 }
 
 void TlsStream::lower_is_readable() {

@@ -171,14 +171,17 @@ class ShmCore final : public LoopPoller,
   void await_knock(std::shared_ptr<Jobs> jobs) {
     ends_.socket.async_wait(asio::socket_base::wait_read, [weak = weak_from_this(), jobs = std::move(jobs)](
                                                               const asio::error_code& error) mutable {
-      const auto self = weak.lock();
-      if (self == nullptr || self->closed_) return;
-      if (error) {
-        self->kept_jobs_ = std::move(jobs);
-        return;
-      }
-      self->loop_->run_turn([&] { self->on_knock(std::move(jobs)); });
+      if (const auto self = weak.lock()) self->loop_->run_turn([&] { self->waited(error, std::move(jobs)); });
     });
+  }
+  // In a turn, because another thread's turn may have closed the stream after the wait had completed.
+  void waited(const asio::error_code& error, std::shared_ptr<Jobs> jobs) {
+    if (closed_) return;
+    if (error) {
+      kept_jobs_ = std::move(jobs);
+    } else {
+      on_knock(std::move(jobs));
+    }
   }
   void on_knock(std::shared_ptr<Jobs> jobs) {
     std::array<std::byte, 64> knocks;

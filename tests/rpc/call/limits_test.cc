@@ -19,6 +19,11 @@ struct Tree {
 };
 WEFT_CODEC(Tree, value, children)
 
+struct Unserved {
+  void call() {}
+  using Service = rpc::Service<"unserved", Method<"call", &Unserved::call>>;
+};
+
 class Store {
  public:
   // Holds the bytes until the test releases them.
@@ -170,7 +175,9 @@ TEST_P(LimitsTest, OfRepliesDelayThePeerThatReadsThem) {
     std::vector<Future<Buffer>> calls;
     for (int i = 0; i < 64; ++i)
       calls.push_back(resumable ? to_b->call<&Store::make_again>(size) : to_b->call<&Store::make>(size));
+    auto refused = to_b->call<&Unserved::call>();
     for (auto& call : calls) EXPECT_EQ(got(std::move(call)).size(), size);
+    EXPECT_EQ(kind_of([&] { got(std::move(refused)); }), ErrorKind::unimplemented);
   }
   EXPECT_EQ((*cluster)["a"].counts().connections_made, 1U);
 }
