@@ -2,6 +2,7 @@
 
 #include <weft/rpc/core/parse_number.h>
 #include <weft/rpc/membership/job_url.h>
+#include <weft/rpc/rendezvous/roster.h>
 #include <weft/rpc/transport/address.h>
 #include <weft/rpc/transport/local_address.h>
 
@@ -216,11 +217,12 @@ AgentOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup,
     job.metadata["role_rank"] = std::to_string(place.batch->role_rank);
   }
   if (job.fixed_world) {
-    if (place.batch && !place.batch->job.empty()) job.metadata["job"] = place.batch->job;
+    if (place.batch && !place.batch->job.empty())
+      job.metadata[std::string(membership_keys::job)] = place.batch->job;
     // torchrun's default is the same for all jobs.
     if (const auto id = environment.find("TORCHELASTIC_RUN_ID"); id && id != "none")
-      job.metadata["job"] = *id;
-    if (const auto id = environment.find("WEFT_JOB")) job.metadata["job"] = *id;
+      job.metadata[std::string(membership_keys::job)] = *id;
+    if (const auto id = environment.find("WEFT_JOB")) job.metadata[std::string(membership_keys::job)] = *id;
   }
   if (const auto role = environment.find("WEFT_ROLE")) job.metadata["role"] = *role;
   if (const auto rank = environment.find("WEFT_ROLE_RANK")) job.metadata["role_rank"] = *rank;

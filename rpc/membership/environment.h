@@ -22,8 +22,8 @@ namespace weft::rpc {
 //                             existing job and needs no rank
 //   WEFT_NAME                 the agent's name; by default worker<RANK>, or a unique name without RANK
 //   WEFT_ROLE, WEFT_ROLE_RANK the metadata `role` and `role_rank`
-//   WEFT_JOB                  the metadata `job`: an identity that all ranks of a fixed world share, so that
-//   no
+//   WEFT_JOB                  the metadata `weft.job`: an identity that all ranks of a fixed world share, so
+//   that no
 //                             rank of another job takes part by mistake; by default TORCHELASTIC_RUN_ID, or
 //                             the id of the Slurm step or the OpenMPI job
 //   WEFT_HOST                 this host, as the others reach it; by default this host's address on the route

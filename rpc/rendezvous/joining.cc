@@ -119,8 +119,10 @@ Task<void> Joining::agree_on_world(std::shared_ptr<Joining> self) {
   const std::string world = agreed.actual.value_or(own);
   if (world != own) throw self->of_another_world(world, own);
   const auto job = self->rendezvous_.metadata.find(std::string(membership_keys::job));
-  if (!self->rendezvous_.fixed_world || job == self->rendezvous_.metadata.end()) co_return;
-  // A later job may use the same address while this one runs.
+  // A later job may use the address of a store of rank 0 while this job runs. Another store outlives jobs
+  // that were killed, and each job has a prefix of its own there.
+  if (!self->place_.with_host || !self->rendezvous_.fixed_world || job == self->rendezvous_.metadata.end())
+    co_return;
   const std::function<Future<StoreExchange>()> identify = [self, id = job->second] {
     return self->place_.store->compare_set(std::string(membership_keys::job), std::nullopt, id);
   };

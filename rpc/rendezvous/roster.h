@@ -27,7 +27,7 @@ inline constexpr std::string_view ranks = "ranks/";      // + rank: its member's
 inline constexpr std::string_view host = "host";
 inline constexpr std::string_view world = "world";  // "elastic", or "fixed N" for N members
 // The identity of a fixed world: the metadata of this name, if its members have it.
-inline constexpr std::string_view job = "job";
+inline constexpr std::string_view job = "weft.job";
 }  // namespace membership_keys
 
 // The states of a member, in the order in which they follow each other.
