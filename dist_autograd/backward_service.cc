@@ -139,7 +139,8 @@ rpc::Future<std::vector<std::string>> BackwardService::finish(PassId pass, Backw
   return layer->find(pass)->finish(backward);
 }
 
-void BackwardService::release(rpc::CallContext&, PassId pass, std::string error) {
+void BackwardService::release(rpc::CallContext& call, PassId pass, std::string error) {
+  if (!layer->may_release(pass, call.peer().id)) return;
   layer->release(
       pass, error.empty() ? nullptr : std::make_exception_ptr(rpc::Error(rpc::ErrorKind::aborted, error)));
 }

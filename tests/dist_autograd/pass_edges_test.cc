@@ -330,6 +330,8 @@ TEST_F(PassEdges, AnotherAgentDoesNotEndThePassesOfTheirOrigin) {
   const at::Tensor x = leaf();
   const at::Tensor there = got(cluster.peer(0, 1).call<&Functions::add>(pass, x, x));
   layer->peer_gone({"mallory", origin.incarnation}, rpc::Error(ErrorKind::peer_lost, "the test says so"));
+  EXPECT_TRUE(layer->may_release(pass.id(), origin));
+  EXPECT_FALSE(layer->may_release(pass.id(), other)) << "it has exchanged no call of the pass";
   const PassId later{origin.incarnation, pass.id().number + 100};
   const auto joined = layer->join(later, other, later.number);
   EXPECT_FALSE(layer->has_ended(pass.id()));
