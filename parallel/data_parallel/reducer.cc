@@ -95,7 +95,7 @@ void Reducer::start_anew() {
   reductions_.reset();
   for (Parameter& parameter : parameters_) parameter.kept.reset();
   if (hooks_) hooks_->refresh();
-  plan_anew();
+  plan_anew(false);
 }
 
 // Adapts to what the program has done with the parameters since the last iteration. No rank waits here for
@@ -122,17 +122,18 @@ void Reducer::refresh() {
   }
   if (low_precision_ != nullptr) low_precision_->add_accumulators();
   hooks_->refresh();
-  if (!fits) plan_anew();
+  if (!fits) plan_anew(!options_.static_graph);
 }
 
 // --- Buckets ---
 
-// Plans the buckets of the parameters that require grad now.
-void Reducer::plan_anew() {
+// Plans the buckets of the parameters that require grad now. keeps_frozen: also of those that had a place, so
+// that a program that trains two parts of a module in turn needs one plan.
+void Reducer::plan_anew(bool keeps_frozen) {
   counted_ = ordered_ = false;
   std::vector<std::size_t> order;
   for (const std::size_t index : reverse_order(named_.size()))
-    if (named_[index].tensor.requires_grad()) order.push_back(index);
+    if (named_[index].tensor.requires_grad() || (keeps_frozen && buckets_.has(index))) order.push_back(index);
   allocate(plan_of(order));
 }
 
@@ -324,6 +325,12 @@ void Reducer::is_ready(std::size_t index, bool defined) {
 // --- One backward ---
 
 void Reducer::start_iteration() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].expected > 0 && !buckets_.has(i))
+      throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                       "DistributedDataParallel: a backward computes the gradient of " + named_[i].name +
+                           ", which did not require grad at the last forward: run the backward of a forward "
+                           "before the parameter is frozen for another forward");
   running_ = true;
   std::erase_if(outputs_, [](const Output& each) { return each.once != nullptr && is_executed(each.node); });
   order_.clear();
@@ -537,6 +544,7 @@ void Reducer::shadow() {
   try {
     const at::NoGradGuard no_grad;
     rpc::MutexLock lock(mutex_);
+    refresh();  // as the forward of the other ranks does
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       parameters_[i].expected = 0;
       if (buckets_.has(i) && !parameters_[i].accumulated) named_[i].tensor.mutable_grad().reset();

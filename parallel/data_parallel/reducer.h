@@ -115,7 +115,7 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
 
   void start_anew() WEFT_REQUIRES(mutex_);
   void refresh() WEFT_REQUIRES(mutex_);
-  void plan_anew() WEFT_REQUIRES(mutex_);
+  void plan_anew(bool keeps_frozen) WEFT_REQUIRES(mutex_);
   void allocate(BucketPlan plan) WEFT_REQUIRES(mutex_);
   BucketPlan plan_of(const std::vector<std::size_t>& order) const;
   bool reaches_an_output() const WEFT_REQUIRES(mutex_);

@@ -14,11 +14,12 @@
 namespace weft::data_parallel {
 namespace {
 
-std::string text_of(const std::string& name, const at::Tensor& tensor) {
+std::string text_of(const std::string& name, const at::Tensor& tensor, bool with_grad) {
   std::ostringstream text;
   text << name << ' ' << tensor.scalar_type() << tensor.sizes();
   if (!tensor.is_contiguous()) text << " with strides " << tensor.strides();
-  text << " on " << tensor.device().type() << (tensor.requires_grad() ? ", requires grad" : "");
+  text << " on " << tensor.device().type();
+  if (with_grad && tensor.requires_grad()) text << ", requires grad";
   return text.str();
 }
 
@@ -149,7 +150,7 @@ Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Mod
     if (options_.mixed_precision.buffers && each.tensor.is_floating_point())
       each.tensor.set_data(each.tensor.detach().to(*options_.mixed_precision.buffers));
   }
-  compare();
+  compare(/*with_grad=*/true);
   if (std::none_of(parameters_.begin(), parameters_.end(),
                    [](const NamedParameter& each) { return each.tensor.requires_grad(); }))
     throw rpc::Error(
@@ -185,11 +186,11 @@ std::vector<at::Tensor> Replica::parameters() const {
   return tensors;
 }
 
-void Replica::compare() const {
+void Replica::compare(bool with_grad) const {
   std::vector<std::string> own;
   for (const NamedParameter& parameter : parameters_)
-    own.push_back("parameter " + text_of(parameter.name, parameter.tensor));
-  for (const auto& [name, tensor] : buffers_) own.push_back("buffer " + text_of(name, tensor));
+    own.push_back("parameter " + text_of(parameter.name, parameter.tensor, with_grad));
+  for (const auto& [name, tensor] : buffers_) own.push_back("buffer " + text_of(name, tensor, with_grad));
   const auto all = group_.all_gather_object(own).get();
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
@@ -214,7 +215,8 @@ void Replica::broadcast_all(int source, bool with_buffers) const {
 
 void Replica::set_group(const collectives::Group& group) {
   group_ = own_group(group);
-  compare();
+  // A new member may unfreeze parameters after it has got the state of the training.
+  compare(/*with_grad=*/false);
   if (options_.init_sync) broadcast_all(0);
   reducer_->set_group(group_);
 }
@@ -300,15 +302,16 @@ void Replica::attach_now(const dist_autograd::Pass& pass) {
 }
 
 rpc::Future<void> Replica::share_buffers(int source) const {
-  if (buffer_hook_.run) return buffer_hook_.run(group_, buffers_, source);
+  // As LibTorch's own updates of buffers, this one leaves their versions: a graph that has saved a running
+  // mean can still run its backward.
+  BufferHook::Buffers buffers;
+  for (const auto& [name, buffer] : buffers_) buffers.emplace_back(name, buffer.variable_data());
+  if (buffer_hook_.run) return buffer_hook_.run(group_, buffers, source);
   std::vector<at::Tensor> of_source;
   std::map<std::pair<at::ScalarType, std::string>, std::vector<at::Tensor>> averaged;
-  for (const auto& [name, buffer] : buffers_) {
-    // As LibTorch's own updates of buffers, this one leaves their versions: a graph that has saved a running
-    // mean can still run its backward.
-    const at::Tensor same = buffer.variable_data();
+  for (const auto& [name, buffer] : buffers) {
     const bool averages = options_.buffers == Buffers::average && buffer.is_floating_point();
-    (averages ? averaged[{buffer.scalar_type(), buffer.device().str()}] : of_source).push_back(same);
+    (averages ? averaged[{buffer.scalar_type(), buffer.device().str()}] : of_source).push_back(buffer);
   }
   std::vector<rpc::Future<void>> in_flight;
   for (auto& [kind, tensors] : averaged)

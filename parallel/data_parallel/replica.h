@@ -29,7 +29,8 @@ struct BufferHook {
   using Buffers = std::vector<std::pair<std::string, at::Tensor>>;
   // `run` must start the same collectives of the group on all ranks. In a join, it is also called on ranks
   // without a batch. source: the first rank that has a batch. In a pass, `run` is called as one launch
-  // (Group::launch), and must start all collectives before it returns.
+  // (Group::launch), and must start all collectives before it returns. buffers: tensors with the memory of
+  // the module's buffers and versions of their own, so that backward accepts that they change.
   std::function<rpc::Future<void>(const collectives::Group& group, const Buffers& buffers, int source)> run;
   // false: `run` is called before forward, which waits for the future. true: it is called after forward, and
   // the end of backward waits for the future. In a pass, `run` is always called before forward.
@@ -147,7 +148,7 @@ class WEFT_EXPORT Replica : public Joining {
   bool shares_buffers() const;
   bool shares_after_forward() const { return buffer_hook_.run && buffer_hook_.after_forward; }
 
-  void compare() const;
+  void compare(bool with_grad) const;
   void broadcast_all(int source, bool with_buffers = true) const;
   rpc::Future<void> share_buffers(int source) const;
   rpc::Future<void> share_buffers_in_pass(const PassReduction& pass, int source) const;

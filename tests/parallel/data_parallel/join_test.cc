@@ -187,6 +187,22 @@ TEST_P(Accumulation, IsReducedWithTheLastBatch) {
   });
 }
 
+// Both ranks unfreeze a parameter after the first iteration. Rank 0 has no batch for the second one.
+TEST(Join, ARankWithoutABatchFollowsWhatTheProgramHasUnfrozen) {
+  Company company(2, Backend::memory);
+  on_ranks(company.groups(), [&](const Group& group) {
+    auto net = std::make_shared<Net>();
+    net->middle->weight.requires_grad_(false);
+    DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
+    std::vector<at::Tensor> batches(static_cast<std::size_t>(1 + group.rank()), Batch::of_step(0, 2).data);
+    for (auto& batch : ddp.join(batches)) {
+      ddp.forward(batch).sum().backward();
+      net->middle->weight.requires_grad_(true);
+    }
+    if (group.rank() == 1) EXPECT_TRUE(net->middle->weight.grad().defined());
+  });
+}
+
 // Rank 0 has no batch for the second iteration, and fails while it shadows it.
 TEST(Join, AFailureOfAShadowFailsTheBackwardOfTheOtherRank) {
   struct FailsSecond : CommunicationHook {

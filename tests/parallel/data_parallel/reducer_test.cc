@@ -735,6 +735,47 @@ TEST_F(Changing, ParametersMayBeFrozenAndUnfrozen) {
         options);
 }
 
+// As the two networks of a GAN: the gradients of two forwards, each with other trained parameters.
+TEST_F(Changing, PartsMayBeTrainedInTurn) {
+  const auto train_first = [](Net& net, bool first) {
+    for (at::Tensor& parameter : net.first->parameters()) parameter.requires_grad_(first);
+    for (at::Tensor& parameter : net.middle->parameters()) parameter.requires_grad_(!first);
+  };
+  const auto loss = [&](Net& net, auto& forward, bool first, const Batch& batch) {
+    train_first(net, first);
+    return torch::mse_loss(forward.forward(batch.data), batch.target);
+  };
+  Net alone;
+  (loss(alone, alone, true, Batch::of_step(0, 2)) + loss(alone, alone, false, Batch::of_step(1, 2)))
+      .backward();
+  for (const bool is_static : {false, true})
+    on_ranks(groups, [&](const Group& group) {
+      auto net = std::make_shared<Net>();
+      train_first(*net, true);
+      DistributedDataParallel ddp{
+          group, net, Options{.bucket_bytes = {200}, .overlap = Overlap::group, .static_graph = is_static}};
+      const auto own = [&](bool first, int step) {
+        return loss(*net, ddp, first, Batch::of_step(step, 2).part(group.rank(), 2));
+      };
+      if (is_static) {
+        const at::Tensor both = own(true, 0) + own(false, 1);
+        const auto error = error_of([&] { both.backward(); });
+        ASSERT_TRUE(error);
+        EXPECT_NE(std::string(error->what()).find("did not require grad at the last forward"),
+                  std::string::npos)
+            << error->what();
+        return;
+      }
+      (own(true, 0) + own(false, 1)).backward();
+      for (std::size_t i = 0; i < net->parameters().size(); ++i)
+        expect_close({net->parameters()[i].grad()}, {alone.parameters()[i].grad()}, 1e-10);
+      own(true, 0).backward();
+      const BucketPlan plan = ddp.plan();
+      own(false, 1).backward();
+      EXPECT_EQ(ddp.plan(), plan) << "no plan for each turn";
+    });
+}
+
 TEST_F(Changing, ParametersInLowPrecisionMayBeUnfrozen) {
   expect_equal_training(
       [](Net& net, int step) {

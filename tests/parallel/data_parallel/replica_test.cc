@@ -187,6 +187,25 @@ TEST_F(Replicas, AHookSharesTheBuffers) {
   }
 }
 
+TEST_F(Replicas, AHookMayChangeBuffersThatTheGraphHasSaved) {
+  on_ranks(groups, [&](const Group& group) {
+    for (const bool after_forward : {false, true}) {
+      auto module = std::make_shared<Normalized>();
+      DistributedDataParallel ddp{group, module};
+      ddp.set_buffer_hook({.run =
+                               [](const Group& of, const BufferHook::Buffers& buffers, int) {
+                                 EXPECT_EQ(buffers.at(0).first, "norm.running_mean");
+                                 return of.all_reduce(buffers.at(0).second, collectives::ReduceOp::avg);
+                               },
+                           .after_forward = after_forward});
+      const at::Tensor x = at::arange(12, at::kDouble).view({4, 3}) * (group.rank() + 1);
+      (ddp.forward(x) + ddp.forward(x)).square().sum().backward();
+      const auto means = group.all_gather_object(module->norm->running_mean[0].item<double>()).get();
+      EXPECT_EQ(means[0] == means[1], after_forward);
+    }
+  });
+}
+
 TEST_F(Replicas, IgnoredParametersAndBuffersStayLocal) {
   on_ranks(groups, [&](const Group& group) {
     auto module = std::make_shared<Normalized>();
