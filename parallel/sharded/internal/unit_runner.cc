@@ -111,25 +111,20 @@ std::shared_ptr<UnitRunner> UnitRunner::make(ShardSetup setup, std::vector<UnitP
   return runner;
 }
 
-// A parameter may begin or cease to require grad. It gets another accumulator if its memory is replaced by
-// memory of another type.
+// A parameter may begin to require grad, and gets another accumulator if its memory is replaced by memory of
+// another type. A parameter that is frozen keeps its hook, for the backwards of earlier forwards.
 void UnitRunner::hook() {
-  std::vector<Place> places;
-  std::vector<data_parallel::LowPrecision::Accumulator> accumulators;
-  std::vector<data_parallel::NamedParameter> trained;
+  if (hooks_) return hooks_->refresh();
+  std::vector<data_parallel::NamedParameter> parameters;
   for (std::size_t unit = 0; unit < units_.size(); ++unit)
-    for (std::size_t i = 0; i < units_.trained(unit).size(); ++i)
-      if (const auto& parameter = units_.trained(unit)[i]; parameter.tensor.requires_grad()) {
-        places.push_back({unit, i});
-        accumulators.push_back(torch::autograd::impl::grad_accumulator(parameter.tensor));
-        trained.push_back(parameter);
-      }
-  if (hooks_ && accumulators == accumulators_) return;
-  places_ = std::move(places);
-  accumulators_ = std::move(accumulators);
-  hooks_.emplace(std::move(trained), nullptr, [weak = weak_from_this()](std::size_t parameter, bool defined) {
-    if (const auto self = weak.lock()) self->accumulated(parameter, defined);
-  });
+    for (std::size_t i = 0; i < units_.trained(unit).size(); ++i) {
+      places_.push_back({unit, i});
+      parameters.push_back(units_.trained(unit)[i]);
+    }
+  hooks_.emplace(std::move(parameters), nullptr,
+                 [weak = weak_from_this()](std::size_t parameter, bool defined) {
+                   if (const auto self = weak.lock()) self->accumulated(parameter, defined);
+                 });
 }
 
 UnitRunner::UnitRunner(ShardSetup setup, std::vector<UnitParameters> units, bool splits_after_forward)

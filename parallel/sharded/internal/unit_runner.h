@@ -94,7 +94,6 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   ShardedUnits units_;
   // Of the parameters that required grad at the last forward.
   std::vector<Place> places_;
-  std::vector<data_parallel::LowPrecision::Accumulator> accumulators_;
   std::optional<data_parallel::GradientHooks> hooks_;
   int kept_whole_ = 0;
   bool in_forward_ = false;

@@ -191,6 +191,35 @@ TEST_P(Unfreezing, EqualsOneProcess) {
   });
 }
 
+// The backward of a forward that ran before parameters were frozen for another forward.
+TEST(FullyShardedChanges, AGraphOutlivesTheFreezingOfItsParameters) {
+  Company company(ranks);
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto model = std::make_shared<Model>(), whole = std::make_shared<Model>();
+    FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
+    FullyShardedOptimizer own(fsdp, torch::optim::AdamWOptions(0.05));
+    torch::optim::AdamW expected(whole->parameters(), torch::optim::AdamWOptions(0.05));
+    const std::vector<std::string> all{"stem", "layers", "head"};
+    for (int step = 0; step < 2; ++step) {
+      const Batch batch = Batch::of_step(step, ranks), part = batch.part(group.rank(), ranks);
+      own.zero_grad();
+      const at::Tensor loss = loss_of(fsdp.forward(part.data), part.target);
+      set_trained(*model, {});
+      {
+        const at::NoGradGuard no_grad;
+        (void)fsdp.forward(part.data);
+      }
+      set_trained(*model, all);
+      loss.backward();
+      own.step();
+      expected.zero_grad();
+      loss_of(whole->forward(batch.data), batch.target).backward();
+      expected.step();
+    }
+    expect_parts(fsdp, *whole, 1e-9);
+  });
+}
+
 TEST(FullyShardedChanges, UnfreezingOnOneRankIsRefusedOnAllRanks) {
   for (const bool other : {true, false}) {  // the other rank unfreezes another parameter, or none
     Company company(ranks);
