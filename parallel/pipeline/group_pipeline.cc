@@ -476,6 +476,7 @@ const sharded::ShardedUnits& GroupPipeline::sharded() const {
   if (impl_->units == nullptr)
     throw Error(ErrorKind::failed_precondition,
                 "GroupPipeline::sharded: the stages are whole, expected GroupPipelineOptions::sharded");
+  impl_->units->take_replaced();
   return *impl_->units;
 }
 

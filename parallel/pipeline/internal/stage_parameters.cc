@@ -101,7 +101,7 @@ void StageParameters::make_whole() {
 
 bool StageParameters::shares_gathered_memory(const at::Tensor& tensor) const {
   return options_.units != nullptr && tensor.defined() &&
-         std::any_of(parameters_.begin(), parameters_.end(),
+         std::any_of(all_.begin(), all_.end(),
                      [&](const auto& parameter) { return tensor.is_alias_of(parameter.tensor); });
 }
 
