@@ -199,7 +199,7 @@ TEST(Join, ARankWithoutABatchFollowsWhatTheProgramHasUnfrozen) {
       ddp.forward(batch).sum().backward();
       net->middle->weight.requires_grad_(true);
     }
-    if (group.rank() == 1) EXPECT_TRUE(net->middle->weight.grad().defined());
+    EXPECT_EQ(net->middle->weight.grad().defined(), group.rank() == 1);
   });
 }
 
