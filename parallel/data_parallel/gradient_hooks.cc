@@ -58,9 +58,10 @@ void GradientHooks::refresh() {
     if (!sources_[i].empty() && sources_[i].front().accumulator == own) continue;
     remove(sources_[i]);
     const auto add = [&](LowPrecision::Accumulator accumulator) {
-      auto ran = [accumulated = accumulated_, i](const variable_list& outputs,
-                                                 const variable_list& gradients) {
-        accumulated(i, gradients.at(0).defined());
+      auto ran = [accumulated = accumulated_, parameter = tensor, i](const variable_list& outputs,
+                                                                     const variable_list& gradients) {
+        // LibTorch adds no gradient to a parameter that was frozen after the forward.
+        accumulated(i, gradients.at(0).defined() && parameter.requires_grad());
         return outputs;
       };
       const auto hook = accumulator->add_post_hook(

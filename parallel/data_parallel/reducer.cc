@@ -326,7 +326,7 @@ void Reducer::is_ready(std::size_t index, bool defined) {
 
 void Reducer::start_iteration() {
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (parameters_[i].expected > 0 && !buckets_.has(i))
+    if (parameters_[i].expected > 0 && !buckets_.has(i) && named_[i].tensor.requires_grad())
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
                        "DistributedDataParallel: a backward computes the gradient of " + named_[i].name +
                            ", which did not require grad at the last forward: run the backward of a forward "

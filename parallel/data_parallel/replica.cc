@@ -14,12 +14,11 @@
 namespace weft::data_parallel {
 namespace {
 
-std::string text_of(const std::string& name, const at::Tensor& tensor, bool with_grad) {
+std::string text_of(const std::string& name, const at::Tensor& tensor) {
   std::ostringstream text;
   text << name << ' ' << tensor.scalar_type() << tensor.sizes();
   if (!tensor.is_contiguous()) text << " with strides " << tensor.strides();
-  text << " on " << tensor.device().type();
-  if (with_grad && tensor.requires_grad()) text << ", requires grad";
+  text << " on " << tensor.device().type() << (tensor.requires_grad() ? ", requires grad" : "");
   return text.str();
 }
 
@@ -150,7 +149,7 @@ Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Mod
     if (options_.mixed_precision.buffers && each.tensor.is_floating_point())
       each.tensor.set_data(each.tensor.detach().to(*options_.mixed_precision.buffers));
   }
-  compare(/*with_grad=*/true);
+  compare();
   if (std::none_of(parameters_.begin(), parameters_.end(),
                    [](const NamedParameter& each) { return each.tensor.requires_grad(); }))
     throw rpc::Error(
@@ -186,11 +185,11 @@ std::vector<at::Tensor> Replica::parameters() const {
   return tensors;
 }
 
-void Replica::compare(bool with_grad) const {
+void Replica::compare() const {
   std::vector<std::string> own;
   for (const NamedParameter& parameter : parameters_)
-    own.push_back("parameter " + text_of(parameter.name, parameter.tensor, with_grad));
-  for (const auto& [name, tensor] : buffers_) own.push_back("buffer " + text_of(name, tensor, with_grad));
+    own.push_back("parameter " + text_of(parameter.name, parameter.tensor));
+  for (const auto& [name, tensor] : buffers_) own.push_back("buffer " + text_of(name, tensor));
   const auto all = group_.all_gather_object(own).get();
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
@@ -215,8 +214,7 @@ void Replica::broadcast_all(int source, bool with_buffers) const {
 
 void Replica::set_group(const collectives::Group& group) {
   group_ = own_group(group);
-  // A new member may unfreeze parameters after it has got the state of the training.
-  compare(/*with_grad=*/false);
+  compare();
   if (options_.init_sync) broadcast_all(0);
   reducer_->set_group(group_);
 }

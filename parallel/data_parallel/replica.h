@@ -148,7 +148,7 @@ class WEFT_EXPORT Replica : public Joining {
   bool shares_buffers() const;
   bool shares_after_forward() const { return buffer_hook_.run && buffer_hook_.after_forward; }
 
-  void compare(bool with_grad) const;
+  void compare() const;
   void broadcast_all(int source, bool with_buffers = true) const;
   rpc::Future<void> share_buffers(int source) const;
   rpc::Future<void> share_buffers_in_pass(const PassReduction& pass, int source) const;

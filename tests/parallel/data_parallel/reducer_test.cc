@@ -745,33 +745,36 @@ TEST_F(Changing, PartsMayBeTrainedInTurn) {
     train_first(net, first);
     return torch::mse_loss(forward.forward(batch.data), batch.target);
   };
+  const auto backward_of_both = [&](Net& net, auto& forward, const Batch& one, const Batch& other) {
+    const at::Tensor first = loss(net, forward, true, one);
+    const at::Tensor second = loss(net, forward, false, other);
+    for (at::Tensor& parameter : net.parameters()) parameter.requires_grad_(true);
+    (first + second).backward();
+  };
   Net alone;
-  (loss(alone, alone, true, Batch::of_step(0, 2)) + loss(alone, alone, false, Batch::of_step(1, 2)))
-      .backward();
+  backward_of_both(alone, alone, Batch::of_step(0, 2), Batch::of_step(1, 2));
   for (const bool is_static : {false, true})
     on_ranks(groups, [&](const Group& group) {
       auto net = std::make_shared<Net>();
       train_first(*net, true);
       DistributedDataParallel ddp{
           group, net, Options{.bucket_bytes = {200}, .overlap = Overlap::group, .static_graph = is_static}};
-      const auto own = [&](bool first, int step) {
-        return loss(*net, ddp, first, Batch::of_step(step, 2).part(group.rank(), 2));
-      };
+      const Batch one = Batch::of_step(0, 2).part(group.rank(), 2),
+                  other = Batch::of_step(1, 2).part(group.rank(), 2);
       if (is_static) {
-        const at::Tensor both = own(true, 0) + own(false, 1);
-        const auto error = error_of([&] { both.backward(); });
+        const auto error = error_of([&] { backward_of_both(*net, ddp, one, other); });
         ASSERT_TRUE(error);
         EXPECT_NE(std::string(error->what()).find("did not require grad at the last forward"),
                   std::string::npos)
             << error->what();
         return;
       }
-      (own(true, 0) + own(false, 1)).backward();
+      backward_of_both(*net, ddp, one, other);
       for (std::size_t i = 0; i < net->parameters().size(); ++i)
         expect_close({net->parameters()[i].grad()}, {alone.parameters()[i].grad()}, 1e-10);
-      own(true, 0).backward();
+      loss(*net, ddp, true, one).backward();
       const BucketPlan plan = ddp.plan();
-      own(false, 1).backward();
+      loss(*net, ddp, false, other).backward();
       EXPECT_EQ(ddp.plan(), plan) << "no plan for each turn";
     });
 }
