@@ -198,10 +198,17 @@ std::map<int, collectives::Group> groups_of_replicas(const collectives::Group& g
   return groups;
 }
 
+DeviceRoutes routes_of(const collectives::Group& group, const StageGraph& graph,
+                       const schedule::Schedule& schedule, const GroupPipelineOptions& options) {
+  if (options.values_through_host) return {};
+  return device_routes(group, graph, schedule, options.device.value_or(at::kCPU), options.timeout);
+}
+
 }  // namespace
 
 struct GroupPipeline::Impl {
-  Impl(collectives::Group of, StageGraph given, schedule::Schedule computations, GroupPipelineOptions wanted)
+  Impl(collectives::Group of, StageGraph given, schedule::Schedule computations, GroupPipelineOptions wanted,
+       DeviceRoutes made)
       : group(std::move(of)),
         graph(std::move(given)),
         schedule(std::move(computations)),
@@ -209,7 +216,7 @@ struct GroupPipeline::Impl {
         credits(credits_of(graph, schedule)),
         devices(options.device ? schedule.ranks.size() : 0, options.device.value_or(at::kCPU)),
         replicas(groups_of_replicas(group, schedule)),
-        routes(make_routes()) {
+        routes(std::move(made)) {
     const std::set<int> stages = stages_of(schedule, group.rank());
     if (options.device)
       for (const int stage : stages) graph[stage].module->to(*options.device);
@@ -250,10 +257,6 @@ struct GroupPipeline::Impl {
   void end_sharded_step(bool with_backward);
   void fail(const std::exception& error);
   void set_groups(collectives::Group next, std::optional<collectives::Group> data_parallel);
-  DeviceRoutes make_routes() const {
-    if (options.values_through_host) return {};
-    return device_routes(group, graph, schedule, options.device.value_or(at::kCPU), options.timeout);
-  }
   // The group that reduces the gradients of a stage of this rank; nullopt for a sharded stage.
   std::optional<collectives::Group> group_of(int stage) const {
     if (units != nullptr) return std::nullopt;
@@ -426,7 +429,7 @@ void GroupPipeline::Impl::set_groups(collectives::Group next,
   group = std::move(next);
   options.data_parallel = std::move(data_parallel);
   replicas = groups_of_replicas(group, schedule);
-  routes = make_routes();
+  routes = routes_of(group, graph, schedule, options);
   if (units != nullptr) units->set_groups(groups_of_stages(*options.data_parallel, options.timeout));
   for (auto& [stage, each] : parameters) {
     const auto own = group_of(stage);
@@ -444,10 +447,14 @@ GroupPipeline::GroupPipeline(collectives::Group group, StageGraph graph, schedul
     return signature_of(graph, schedule, options);
   });
   const auto data_parallel = options.data_parallel;
+  bool is_same_on_all_ranks = true;  // an error of the routes
   try {
-    impl_ = std::make_unique<Impl>(group, std::move(graph), std::move(schedule), std::move(options));
+    DeviceRoutes routes = routes_of(group, graph, schedule, options);
+    is_same_on_all_ranks = false;
+    impl_ = std::make_unique<Impl>(group, std::move(graph), std::move(schedule), std::move(options),
+                                   std::move(routes));
   } catch (const std::exception& error) {  // other ranks may wait for this one
-    group.abort(error.what());
+    if (!is_same_on_all_ranks) group.abort(error.what());
     if (data_parallel) data_parallel->abort(error.what());
     throw;
   }
