@@ -27,7 +27,7 @@ class WEFT_EXPORT HandlerPool final : public Executor {
   };
 
  public:
-  explicit HandlerPool(std::size_t threads);
+  explicit HandlerPool(std::size_t threads);  // starts them
   ~HandlerPool() override;
   void post(Callback job) override;
   std::shared_ptr<ExceptionSink> exceptions() const override { return exceptions_; }

@@ -25,8 +25,8 @@ class RecentMap {
   RecentMap(const RecentMap&) = delete;  // order_ refers to entries_
   RecentMap& operator=(const RecentMap&) = delete;
 
-  std::size_t size() const { return entries_.size(); }
-  bool contains(const Key& key) const { return entries_.contains(key); }
+  std::size_t size() const { return entries_.size(); }                    // keys
+  bool contains(const Key& key) const { return entries_.contains(key); }  // whether the key is known
   // Null if the key is unknown.
   const Value* find(const Key& key) const {
     const auto found = entries_.find(key);
