@@ -30,7 +30,7 @@ TEST(Signature, HasAnotherHashIfAnyFieldDiffers) {
   others[3].dtype = c10::ScalarType::Double;
   others[4].root = 0;
   others[5].reduction = ReduceOp::Kind::avg;
-  others[6].root = -1;  // no rank: a refused last level (levels.h)
+  others[6].refused = true;
   for (const Signature& other : others) EXPECT_NE(other.hash(), sums.hash()) << other.text();
 }
 
