@@ -465,7 +465,7 @@ zb-v: 2 ranks, 4 stages, 3 micro-batches
 rank 0 | 0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2
 rank 1 |     1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2
 
-step 19, bubble 5.26316 %; without a barrier between steps: period 18, bubble 0 %
+step 19, bubble 5.263 %; without a barrier between steps: period 18, bubble 0 %
 12 messages in one order
 
 rank      busy      idle  activations  received
@@ -473,7 +473,7 @@ rank      busy      idle  activations  received
    1        18         1            4         3
 """)
         picture = (self.folder / "out.svg").read_text()
-        self.assertIn("zb-v: 2 ranks, 4 stages, 3 micro-batches, bubble 5.26316 %", picture)
+        self.assertIn("zb-v: 2 ranks, 4 stages, 3 micro-batches, bubble 5.263 %", picture)
         xml.etree.ElementTree.fromstring(picture)
 
     def test_saves_and_loads(self):
