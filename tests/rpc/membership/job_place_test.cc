@@ -210,7 +210,7 @@ TEST(JobPlace, StatedVariablesTakePrecedenceOverTheBatchSystem) {
 
 TEST(JobPlace, StatesTheIdentityOfTheJob) {
   const auto job = [](const Variables& variables) {
-    const auto& metadata = options(variables).rendezvous->metadata;
+    const auto metadata = options(variables).rendezvous->metadata;
     const auto found = metadata.find("weft.job");
     return found == metadata.end() ? "none" : found->second;
   };
