@@ -252,8 +252,8 @@ void Link::send_reply(std::uint64_t call_id, OutboundFrame&& frame) {
       if (kept.keep == Session::Keep::too_many)
         return link.core_->lose(
             link.peer_, Error(ErrorKind::peer_lost,
-                              link.peer_.name + " is absent, and the replies that are kept for absent "
-                                                "peers exceed Limits::in_flight_total"));
+                              link.peer_.name + " is absent, and the replies that are kept for it exceed "
+                                                "Limits::in_flight, those of all peers in_flight_total"));
     } else {
       link.answer(std::move(reply));
     }

@@ -65,8 +65,8 @@ class WEFT_EXPORT Session final : public CancelTarget, public std::enable_shared
     std::uint64_t number = 0;
     bool counts = false;  // true: a request that Link::requests_sent() counts
   };
-  // over: the session has ended. too_many: too many bytes are kept for all peers, and this session has no
-  // link; end it.
+  // over: the session has ended. too_many: the session has no link, and too many bytes are kept for it and
+  // for all peers; end it.
   enum class Keep : std::uint8_t { yes, too_many, over };
   // The result of passing a frame to the session.
   struct Kept {
