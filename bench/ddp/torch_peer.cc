@@ -11,6 +11,7 @@ namespace {
 Contender contender(const char* name, const Work& work, const char* form) {
   return Contender{name, {{"caller", "Python, main"}, {"transport", "tcp"}}, [=](const Setting& setting) {
                      const auto hosts = work.make_hosts();
+                     const auto load = work.make_load();
                      return measure_torch_ranks(work.ranks, setting, "ddp/torch_peer.py",
                                                 {name_of(work.model), form, work.keep_grad ? "keep" : "fresh",
                                                  work.gpu ? "cuda:0" : "cpu", std::to_string(work.batch)},

@@ -60,6 +60,7 @@ Contender rank_contender(const char* name, const Work& work,
   return Contender{name, {{"caller", "main"}}, [work, run = std::move(run)](const Setting& setting) {
                      const std::string store = scratch_path(".store");
                      const auto hosts = work.make_hosts();
+                     const auto load = work.make_load();
                      const Outcome outcome = measure_ranks(work.ranks, setting, [&](RankEnd& end) {
                        if (hosts) hosts->enter(end.rank());
                        run(store, end);

@@ -27,6 +27,7 @@ struct Work {
   // The bandwidth of each rank, in the notation of tc: "1gbit". Each rank then runs on a separate host.
   // Empty: all ranks run on one host, without a limit.
   std::string rate = {};
+  bool loaded = false;  // other programs compute on each core
   Task task = Task::gradients;
 
   bool sharded() const { return task == Task::fsdp || task == Task::zero1; }
@@ -34,6 +35,10 @@ struct Work {
   // Returns the hosts, which must live as long as the measurement. nullptr: all ranks run on one host.
   std::unique_ptr<Hosts> make_hosts() const {
     return rate.empty() ? nullptr : std::make_unique<Hosts>(ranks, rate);
+  }
+  // Returns the other programs, which must live as long as the measurement.
+  std::vector<std::unique_ptr<Process>> make_load() const {
+    return loaded ? compute_on_each_core() : std::vector<std::unique_ptr<Process>>{};
   }
 };
 

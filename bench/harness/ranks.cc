@@ -2,7 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include <memory>
+#include <atomic>
+#include <cstdint>
 
 namespace weft::bench {
 
@@ -11,6 +12,18 @@ void RankEnd::report(const Figures& figures) {
 }
 
 void RankEnd::report_text(const std::string& message) { channel_.send(message); }
+
+std::vector<std::unique_ptr<Process>> compute_on_each_core() {
+  std::vector<std::unique_ptr<Process>> processes;
+  const std::vector<int> cores = allowed_cores();
+  const Pins pins = Pins::one_each(cores, cores.size());
+  for (std::size_t i = 0; i < cores.size(); ++i)
+    processes.push_back(std::make_unique<Process>(pins, i, [](Channel&) {
+      std::atomic<std::uint64_t> count = 0;
+      while (true) count.fetch_add(1, std::memory_order_relaxed);
+    }));
+  return processes;
+}
 
 Outcome measure_ranks(int ranks, const Setting& setting, const std::function<void(RankEnd&)>& body) {
   constexpr auto tear_down = std::chrono::seconds{5};

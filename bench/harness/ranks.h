@@ -9,6 +9,9 @@
 #include "bench/harness/bench.h"
 #include "bench/harness/process.h"
 
+#include <memory>
+#include <vector>
+
 namespace weft::bench {
 
 class RankEnd {
@@ -53,6 +56,10 @@ class Rounds {
  private:
   LatencyMeter meter_;
 };
+
+// Returns processes that compute without end, one on each core that this process may use: the other programs
+// of a shared host. They end with the returned objects.
+std::vector<std::unique_ptr<Process>> compute_on_each_core();
 
 // The outcome has the error of any process that fails.
 Outcome measure_ranks(int ranks, const Setting& setting, const std::function<void(RankEnd&)>& body);
