@@ -19,6 +19,10 @@ constexpr auto look_timeout = std::chrono::seconds{5};
 // How long a member that has released waits for the others to release. Members of earlier versions of weft
 // never publish this state.
 constexpr auto release_timeout = std::chrono::seconds{10};
+// After a change, a member of a job of n members looks again after n times this pause. While members join one
+// after the other, each look then reports several of them: the store's keeper sends O(n) reports to each of n
+// members if it answered each look at once.
+constexpr auto pause_per_member = std::chrono::microseconds{250};
 
 }  // namespace
 
@@ -134,8 +138,8 @@ void JobMembership::look() {
   look.cancel();  // answered already, or this agent is no longer a member
 }
 
-void JobMembership::look_later() {
-  place_.loop->schedule_after(store_pause, while_alive(this, [](JobMembership& job) {
+void JobMembership::look_after(std::chrono::nanoseconds pause) {
+  place_.loop->schedule_after(pause, while_alive(this, [](JobMembership& job) {
                                 {
                                   MutexLock lock(job.mutex_);
                                   job.looking_ = false;
@@ -153,7 +157,12 @@ void JobMembership::looked(Result<StoreChanges>&& result) {
     return not_seen(Error(ErrorKind::internal, error.what()));
   }
   answer();
-  look();
+  std::chrono::nanoseconds pause{};
+  {
+    MutexLock lock(mutex_);
+    pause = pause_per_member * roster_.members().size();
+  }
+  look_after(pause);
 }
 
 bool JobMembership::take(const StoreChanges& changes) {
@@ -171,9 +180,11 @@ bool JobMembership::take(const StoreChanges& changes) {
   CollectiveMembers all;
   {
     MutexLock lock(mutex_);
-    looking_ = false;
     blind_since_.reset();
-    if (phase_ != Phase::joined) return false;
+    if (phase_ != Phase::joined) {
+      looking_ = false;
+      return false;
+    }
     version_ = changes.version;
     roster_.apply(after);
     for (const auto& weak : onlookers_)
@@ -275,7 +286,7 @@ void JobMembership::not_seen(const Error& error) {
     case Then::look:
       return look();
     case Then::look_later:
-      return look_later();
+      return look_after(store_pause);
     case Then::host_left:
       return store_is_gone();
   }

@@ -70,7 +70,7 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
 
   // Watch the records of the other members.
   void look();
-  void look_later();
+  void look_after(std::chrono::nanoseconds pause);  // `looking_` is set until then
   void looked(Result<StoreChanges>&& result);
   bool take(const StoreChanges& changes);  // false: this agent is no longer a member
   void tell_routes(const MemberEvent& event) const;

@@ -210,7 +210,7 @@ Task<void> Joining::await_end(std::shared_ptr<Joining> self, MemberRecord other)
   const auto until = self->place_.loop->now() + leases_to_wait * self->rendezvous_.lease + look_up_interval;
   const std::string key = member_key(other.name);
   for (std::uint64_t version = 0;;) {
-    bool changed = false;
+    bool changed = false, reached = true;
     try {
       const StoreChanges changes =
           co_await self->place_.store->watch(key, version, {.timeout = look_up_interval});
@@ -220,10 +220,12 @@ Task<void> Joining::await_end(std::shared_ptr<Joining> self, MemberRecord other)
                                              : !now->second || from_text(other.name, *now->second).gone() ||
                                                    from_text(other.name, *now->second).id() != other.id();
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::deadline_exceeded && error.kind() != ErrorKind::unavailable) throw;
+      if (!is_outage(error)) throw;
+      reached = error.kind() == ErrorKind::deadline_exceeded;
     }
     if (changed) co_return;
     if (self->stopped() || self->place_.loop->now() >= until) throw self->name_taken(other);
+    if (!reached) co_await self->pause();
   }
 }
 

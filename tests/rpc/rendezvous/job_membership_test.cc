@@ -271,6 +271,25 @@ TEST_F(JobMembershipTest, ARankIsGivenBackAfterAnOutage) {
   EXPECT_EQ(got(store->try_get("ranks/0")), std::nullopt);
 }
 
+// Without a lease, the wait for the end of the earlier incarnation lasts for a second.
+TEST_F(JobMembershipTest, AnAgentWhoseNameIsTakenPausesBetweenLooksInAnOutage) {
+  MemberRecord earlier;
+  earlier.name = "anna";
+  earlier.incarnation = 7;
+  earlier.state = MemberState::joined;
+  got(store->set(detail::member_key("anna"), to_text(earlier)));
+  One& anna = add("anna", {.fixed_world = false, .lease = 0ms});
+  std::atomic<int> looks = 0;
+  anna.store->fail([&](std::string_view operation, const std::string&, const std::string&) {
+    if (operation != "watch") return Fault::none;
+    ++looks;
+    return Fault::refuse;
+  });
+  EXPECT_EQ(test::kind_of([&] { got(anna->wait_for(1)); }), ErrorKind::already_exists);
+  EXPECT_GE(looks, 1);
+  EXPECT_LE(looks, 100);
+}
+
 TEST_F(JobMembershipTest, AMemberLooksAgainAfterAnyErrorOfItsStore) {
   One& anna = elastic("anna");
   got(anna->wait_for(1));
