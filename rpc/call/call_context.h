@@ -23,7 +23,7 @@ inline constexpr std::string_view metadata_section = "meta";  // text by key, se
 // The caller.
 struct Caller {
   AgentId id;            // as the peer states it; not proven
-  std::string identity;  // the identity that the peer's credentials prove; empty: no credentials
+  std::string identity;  // the proven identity of the peer (docs/security.md); empty: none
   std::string address;
 };
 

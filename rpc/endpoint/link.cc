@@ -5,6 +5,8 @@
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/sessions.h>
 
+#include <unistd.h>
+
 #include <limits>
 #include <map>
 
@@ -165,8 +167,7 @@ void Link::on_hello(IncomingMessage& message) {
     protocol_ = negotiate(own_protocol, core_->id().name, hello);
   } catch (const Error& reason) {
     if (reason.kind() != ErrorKind::unsupported) throw;
-    connection_->send(OutgoingMessage::goodbye(reason));
-    return finish(reason);
+    return refuse_peer(reason);
   }
   if (hello.name.empty()) throw Error(ErrorKind::protocol_error, "bad frame: a Hello without a name");
   // Calls to this address would reach the peer instead of the agent that listens there.
@@ -174,13 +175,11 @@ void Link::on_hello(IncomingMessage& message) {
     throw Error(ErrorKind::protocol_error,
                 "bad frame: a Hello with the address '" + hello.name + "' as its name");
   const std::string identity = connection_->identity();
-  if (identity.starts_with(certified) && identity.substr(certified.size()) != hello.name) {
-    const Error reason(ErrorKind::permission_denied, "the certificate is for '" +
-                                                         identity.substr(certified.size()) +
-                                                         "', but the peer calls itself '" + hello.name + "'");
-    connection_->send(OutgoingMessage::goodbye(reason));
-    return finish(reason);
-  }
+  if (identity.starts_with(certified) && identity.substr(certified.size()) != hello.name)
+    return refuse_peer(
+        Error(ErrorKind::permission_denied, "the certificate is for '" + identity.substr(certified.size()) +
+                                                "', but the peer calls itself '" + hello.name + "'"));
+  if (!check_user(hello.name, identity)) return;
   if (route_ != nullptr && !Address::looks_like(route_->name()) && hello.name != route_->name())
     return finish(Error(ErrorKind::unavailable,
                         "'" + hello.name + "' was found at the address of '" + route_->name() + "'"));
@@ -204,13 +203,33 @@ void Link::on_hello(IncomingMessage& message) {
                  Address::looks_like(route_->name()) ? std::string() : route_->name());
 }
 
+void Link::refuse_peer(const Error& reason) {
+  connection_->send(OutgoingMessage::goodbye(reason));
+  finish(reason);
+}
+
+// Simulated connections have no hosts.
+bool Link::check_user(const std::string& name, const std::string& identity) {
+  if (!*core_->options().same_user || connection_->in_process() || !connection_->hosts()) return true;
+  const std::string own = "uid:" + std::to_string(::geteuid());
+  if (identity == own) return true;
+  // A peer that dies is not an intruder: its goodbye, or the end of the connection, follows.
+  if (identity.empty() && connection_->has_ended()) return false;
+  refuse_peer(Error(ErrorKind::permission_denied,
+                    "handshake with '" + name + "': it runs as " +
+                        (identity.empty() ? "a user that the system does not report" : identity) +
+                        ", expected " + own + " as '" + core_->id().name +
+                        "' (AgentOptions::same_user): run both as one user, give both credentials, or set "
+                        "same_user to false (WEFT_INSECURE=1)"));
+  return false;
+}
+
 // Other threads read peer_ and session_ once the link is ready, so both are set before.
 bool Link::admit(const AgentId& peer, const HelloInfo& hello, const std::string& identity) {
   try {
     session_ = core_->admit(peer, protocol_, identity, hello.process);
   } catch (const Error& reason) {
-    connection_->send(OutgoingMessage::goodbye(reason));
-    finish(reason);
+    refuse_peer(reason);
     return false;
   }
   peer_ = peer;

@@ -123,6 +123,8 @@ class WEFT_EXPORT Link final : public Carrier,
   };
 
   void on_hello(IncomingMessage& message);
+  void refuse_peer(const Error& reason);  // sends the reason to the peer, and closes
+  bool check_user(const std::string& name, const std::string& identity);  // false: not admitted
   bool admit(const AgentId& peer, const HelloInfo& hello, const std::string& identity);
   void end_handshake();
   // refusal: kept until the frame is sent.

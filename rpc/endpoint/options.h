@@ -78,7 +78,16 @@ struct AgentOptions {
   std::shared_ptr<const Credentials> credentials;
   // The methods that each peer may call. nullopt: every accepted peer may call every method.
   std::optional<Permissions> permissions;
-  bool insecure = false;  // permits listening beyond this host without credentials
+  // Permits listening beyond this host, and users other than this one in a job on this host, without
+  // credentials.
+  bool insecure = false;
+  // Whether the agent connects only with processes of its own user on this host. The kernel states the user
+  // at the other end of shared memory, of a Unix socket, and of TCP between loopback addresses. A process of
+  // another user (root is one, too), or whose user is not known, is refused with permission_denied on both
+  // sides. Connections within this process are not checked. No effect with credentials, which prove more.
+  // nullopt: true if the agent is a member of a job without `insecure`, so that no other user of the host can
+  // join the job and receive its state; otherwise false.
+  std::optional<bool> same_user;
   // The maximum number of pending handshakes: accepted connections whose peer has not sent its hello. If
   // there are more, the oldest one is closed. Each handshake costs about 10 KiB, more with TLS, until
   // handshake_timeout. A job whose agents all start at once needs as many pending handshakes as it has

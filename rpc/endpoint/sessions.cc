@@ -23,7 +23,7 @@ constexpr std::uint64_t min_kept = std::uint64_t{8} << 20;
 
 // Whether a peer that proves the identity `now` may be the peer that proved `before`. A certificate proves
 // one agent. The secret of a job may be replaced while the job runs. Without credentials, the same peer
-// proves its user over a Unix socket or shared memory, and nothing over TCP.
+// proves its user on this host, and nothing beyond.
 bool may_be_the_same(const std::string& before, const std::string& now) {
   if (before == now || before.empty()) return true;
   if (before.starts_with("uid:")) return now.empty();

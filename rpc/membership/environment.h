@@ -30,7 +30,7 @@ namespace weft::rpc {
 //                             to MASTER_ADDR (127.0.0.1 if MASTER_ADDR is this host)
 //   WEFT_LISTEN               the agent's addresses, separated by commas; by default rank 0 listens at the
 //                             store's address, other agents on any free port of WEFT_HOST
-//   WEFT_INSECURE=1           permits addresses beyond this host
+//   WEFT_INSECURE=1           permits addresses beyond this host, and other users on it, without credentials
 //   WEFT_CERTIFICATE, WEFT_KEY, WEFT_TRUST, WEFT_SECRET   files of the agent's credentials
 // If RANK is not set, the rank, the world size, the host of rank 0 and a port come from OpenMPI, a Slurm
 // step, a Kubernetes indexed job or TF_CONFIG; the rank and the world size also from other launchers of MPI

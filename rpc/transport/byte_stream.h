@@ -76,8 +76,11 @@ class WEFT_EXPORT ByteStream {
 
   virtual std::string describe() const = 0;  // "tcp 127.0.0.1:4000 -> 127.0.0.1:5000"
   // The identity of the other side that its credentials or the kernel prove: "uid:1000", "cert:worker1",
-  // "psk:job7". Empty if no identity is proved, or not yet.
+  // "psk:job7". Empty if no identity is proved, or not yet. For TCP, each call asks the kernel
+  // (internal/socket_user.h): call it once, when the first bytes of the other side have arrived.
   virtual std::string identity() const { return {}; }
+  // Whether the other side has closed its direction, or the stream has failed. Bytes may be left to read.
+  virtual bool has_ended() const { return false; }
   // The hosts of both ends. nullopt: the stream has none, because it is simulated.
   virtual std::optional<HostPair> hosts() const { return std::nullopt; }
   // Describes an error of this stream for users. Adds details to the error's message if the stream has them

@@ -81,6 +81,8 @@ class WEFT_EXPORT Connection {
   virtual std::string describe() const = 0;  // "tcp 127.0.0.1:4000 -> 127.0.0.1:5000"
   // The proven identity of the other side (ByteStream::identity).
   virtual std::string identity() const { return {}; }
+  virtual bool has_ended() const { return false; }   // ByteStream::has_ended
+  virtual bool in_process() const { return false; }  // true: the other side is in this process
   virtual std::optional<HostPair> hosts() const { return std::nullopt; }  // ByteStream::hosts
 
   // Lanes next to the connection (rpc/transport/lanes.h), if it supports them. After set_lanes() the peer may

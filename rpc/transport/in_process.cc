@@ -24,6 +24,7 @@ class InProcessConnection final : public Connection,
   const std::shared_ptr<Loop>& loop() const override { return loop_; }
   std::string describe() const override { return description_; }
   std::optional<HostPair> hosts() const override { return HostPair{}; }
+  bool in_process() const override { return true; }
 
   void start(std::shared_ptr<ConnectionObserver> observer) override {
     observer_ = std::move(observer);

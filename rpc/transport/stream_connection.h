@@ -45,6 +45,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void close(const Error& reason) override;
   std::string describe() const override { return description_; }
   std::string identity() const override { return stream_ != nullptr ? stream_->identity() : std::string(); }
+  bool has_ended() const override { return stream_ == nullptr || stream_->has_ended(); }
   std::optional<HostPair> hosts() const override {
     return stream_ != nullptr ? stream_->hosts() : std::nullopt;
   }

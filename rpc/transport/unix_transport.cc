@@ -13,9 +13,8 @@ using Protocol = asio::local::stream_protocol;
 
 std::unique_ptr<ByteStream> stream_of(Protocol::socket socket, const std::shared_ptr<Loop>& loop,
                                       std::string description) {
-  std::string identity = identity_of(socket.native_handle());
-  return std::make_unique<SocketStream<Protocol>>(std::move(socket), loop, std::move(description), HostPair{},
-                                                  std::move(identity));
+  return std::make_unique<SocketStream<Protocol>>(std::move(socket), loop, std::move(description),
+                                                  HostPair{});
 }
 
 class UnixTransport final : public Transport {

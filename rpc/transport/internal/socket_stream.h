@@ -5,11 +5,13 @@
 #pragma once
 
 #include <weft/rpc/transport/byte_stream.h>
+#include <weft/rpc/transport/internal/socket_user.h>
 
 #include <asio/basic_stream_socket.hpp>
 #include <asio/error.hpp>
 #include <asio/executor_work_guard.hpp>
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -23,13 +25,11 @@ class SocketStream final : public ByteStream {
  public:
   using Socket = asio::basic_stream_socket<Protocol>;
 
-  SocketStream(Socket socket, std::shared_ptr<Loop> loop, std::string description, HostPair hosts,
-               std::string identity = {})
+  SocketStream(Socket socket, std::shared_ptr<Loop> loop, std::string description, HostPair hosts)
       : socket_(std::move(socket)),
         loop_(std::move(loop)),
         description_(std::move(description)),
-        hosts_(std::move(hosts)),
-        identity_(std::move(identity)) {
+        hosts_(std::move(hosts)) {
     asio::error_code ignored;
     socket_.native_non_blocking(true, ignored);
   }
@@ -74,7 +74,11 @@ class SocketStream final : public ByteStream {
   }
 
   std::string describe() const override { return description_; }
-  std::string identity() const override { return identity_; }
+  std::string identity() const override { return identity_of(socket_); }
+  bool has_ended() const override {
+    pollfd end{socket_.native_handle(), POLLRDHUP, 0};
+    return ::poll(&end, 1, 0) > 0;
+  }
   std::optional<HostPair> hosts() const override { return hosts_; }
 
  private:
@@ -158,11 +162,10 @@ class SocketStream final : public ByteStream {
     });
   }
 
-  Socket socket_;
+  mutable Socket socket_;  // its descriptor is not available of a constant
   const std::shared_ptr<Loop> loop_;
   const std::string description_;
   const HostPair hosts_;
-  const std::string identity_;
   std::shared_ptr<Polled> polled_;  // null: the loop does not poll the socket
   bool asked_to_poll_ = false;
 };

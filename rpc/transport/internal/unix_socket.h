@@ -25,12 +25,6 @@ inline asio::local::stream_protocol::endpoint unix_endpoint(const Address& addre
   return asio::local::stream_protocol::endpoint(address.path);
 }
 
-// The user at the other end, as the kernel reports it: "uid:1000". Empty if the kernel reports none.
-inline std::string identity_of(int socket) {
-  const auto user = peer_user(socket);
-  return user ? "uid:" + std::to_string(*user) : std::string();
-}
-
 // The result of an asynchronous connect. If the listener's queue is full, the kernel refuses at once
 // (EAGAIN). Asio 1.24 and later treat this as a connect in progress, and then as success; Asio 1.22 reports
 // the error.

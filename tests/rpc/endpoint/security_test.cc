@@ -7,6 +7,7 @@
 #include <asio/ip/tcp.hpp>
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -344,6 +345,58 @@ TEST_F(SecurityTest, ReloadedSecretsApplyToNewConnectionsAndDropNoCall) {
   vault_->opened = 0;
   expect_refused("cora", "vault", ErrorKind::permission_denied, "secret");
   EXPECT_EQ(got(anna.call<&Vault::who>()), "psk:old");
+}
+
+// As over Unix sockets and shared memory, so that the identity does not depend on the way.
+TEST_F(SecurityTest, TheKernelProvesTheUserOverLoopback) {
+  const std::string user = "uid:" + std::to_string(::geteuid());
+  const auto only_user = [&](AgentOptions& options) {
+    options.permissions = Permissions::parse("allow " + user + " vault.*");
+  };
+  make("vault", std::nullopt, only_user);
+  serve("vault");
+  make("anna", std::nullopt, only_user);
+  serve("anna");
+  EXPECT_EQ(got(agent("anna").connect(agent("vault").addresses().front()).call<&Vault::who>()), user);
+  // The other direction of the same connection.
+  EXPECT_EQ(got(agent("vault").peer("anna").call<&Vault::who>()), user);
+  EXPECT_EQ(agent("vault").counts().connections, 1U);
+  make("near", std::nullopt, [](AgentOptions& options) { options.same_host = true; });
+  EXPECT_EQ(got(agent("near").connect(agent("vault").addresses().front()).call<&Vault::who>()), user);
+}
+
+TEST_F(SecurityTest, TheKernelProvesTheUserOverIpv6) {
+  if (!is_own_address("::1")) GTEST_SKIP() << "this machine has no IPv6 on loopback";
+  make("vault", std::nullopt, [](AgentOptions& options) { options.listen = {"tcp://[::1]:0"}; });
+  serve("vault");
+  make("anna", std::nullopt);
+  EXPECT_EQ(got(agent("anna").connect(agent("vault").addresses().front()).call<&Vault::who>()),
+            "uid:" + std::to_string(::geteuid()));
+}
+
+// No process has its socket any more when its hello is read. A kernel may then report user 0.
+TEST_F(SecurityTest, APeerThatClosesAtOnceIsNotAdmitted) {
+  make("vault", std::nullopt, [](AgentOptions& options) { options.same_user = true; });
+  serve("vault");
+  for (const bool asks : {false, true}) {
+    const test::HeldLoop held(agent("vault"));
+    auto socket = probe::Socket::connected(agent("vault").addresses().front());
+    socket.send(probe::hello("ghost"));
+    if (asks) socket.send(probe::sealed(probe::request(std::string("it")), "vault.open", 1));
+  }
+  test::eventually("both have ended", [&] { return cluster_->logged("closed: ").size() == 2; });
+  EXPECT_EQ(vault_->opened, 0);
+  EXPECT_EQ(agent("vault").counts().connections_made, 0U);
+  EXPECT_EQ(agent("vault").counts().connections_refused, 0U) << "a peer that dies is not an intruder";
+}
+
+TEST_F(SecurityTest, CredentialsReplaceTheCheckOfTheUser) {
+  TestAuthority authority;
+  const auto strict = [](AgentOptions& options) { options.same_user = true; };
+  make("vault", authority.credentials("vault"), strict);
+  make("anna", authority.credentials("anna"), strict);
+  serve("vault");
+  EXPECT_EQ(call("anna", "vault").get(), "it is open");
 }
 
 TEST_F(SecurityTest, PermissionsStateWhichIdentityMayCallWhichMethod) {

@@ -34,6 +34,7 @@ OpenedStore keep_store(const JobStoreOptions& options) {
   with.name = "driver";
   with.listen = {options.url};
   with.insecure = options.insecure;
+  with.same_user = !options.insecure;  // the store is the door to the job
   with.handler_threads = 1;
   with.log = [](const rpc::LogRecord&) {};
   const rpc::CredentialOptions& files = options.credentials;
