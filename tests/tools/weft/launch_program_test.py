@@ -335,22 +335,6 @@ while True: time.sleep(3600)
             self.assertEqual(program.end(), 128 + signal.SIGINT)
             self.assertTrue(all(map(is_gone, up)))
 
-    def test_a_private_job_has_a_secret_of_its_own(self):
-        code = """
-import os, stat
-path = os.environ["WEFT_SECRET"]
-words = open(path).read().split()
-print("secret", oct(stat.S_IMODE(os.stat(path).st_mode)), len(words[1]), path, flush=True)
-"""
-        with launched("-n", "1", "--private", code=code) as program:
-            mode, digits, path = program.wait_for(r"secret (\S+) (\d+) (\S+)").groups()
-            self.assertEqual(program.end(), 0)
-        self.assertEqual((mode, digits), ("0o600", "64"))
-        self.assertFalse(os.path.exists(path))
-        status, _, errors = launch("-n", "1", "--private", "--insecure", "true")
-        self.assertEqual(status, 2)
-        self.assertIn("--private", errors)
-
     def test_control_c_on_a_terminal(self):
         code = "import os, time; print('up', os.getpid(), flush=True); time.sleep(3600)"
         pid, terminal = pty.fork()

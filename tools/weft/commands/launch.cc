@@ -1,19 +1,15 @@
 #include <weft/rpc/store/file_store.h>
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <unistd.h>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/signal_set.hpp>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <random>
@@ -51,7 +47,7 @@ struct Options {
   std::string keep;
   ElasticOptions driven;
   rpc::CredentialOptions credentials;
-  bool insecure = false, is_private = false;
+  bool insecure = false;
 };
 
 // PROGRAM and its arguments, with or without a preceding "--".
@@ -75,35 +71,6 @@ std::string new_id() {
   std::snprintf(text, sizeof text, "%08x%08x", random(), random());
   return text;
 }
-
-// The secret of --private: a file that only this user can read, until the end of the launcher.
-class OwnSecret {
- public:
-  OwnSecret() {
-    std::string file = (std::filesystem::temp_directory_path() / "weft-secret-XXXXXX").string();
-    std::array<unsigned char, 32> bytes{};
-    rpc::Descriptor written(::mkstemp(file.data()));  // with the mode 0600
-    if (!written || ::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-      throw UsageError("--private: " + file + ": " + std::strerror(errno));
-    path_ = file;
-    std::string text = "job ";
-    char digits[3];
-    for (const unsigned char byte : bytes) {
-      std::snprintf(digits, sizeof digits, "%02x", byte);
-      text += digits;
-    }
-    text += "\n";
-    if (::write(written.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-      throw UsageError("--private: " + file + ": " + std::strerror(errno));
-  }
-  ~OwnSecret() { ::unlink(path_.c_str()); }
-  OwnSecret(const OwnSecret&) = delete;
-  OwnSecret& operator=(const OwnSecret&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Splits --rendezvous into host and port. With several hosts, the launchers connect to this port. With one
 // host, rank 0 listens on it.
@@ -135,12 +102,6 @@ void check(const Options& options) {
     throw UsageError(
         "--min, --max, --hosts and --discovery start a job with a driver: they exclude -n, --role, "
         "--nnodes, --join, --pin and --keep-going");
-  if (options.is_private &&
-      (options.hosts > 1 || !options.join.empty() || !options.store.empty() || options.insecure ||
-       !options.credentials.secret_file.empty() || !options.credentials.certificate_file.empty()))
-    throw UsageError(
-        "--private makes the credentials of a job on this host: it excludes --nnodes, --join, --store, "
-        "--insecure and other credentials; give --secret FILE");
   if (command_of(options).empty())
     throw UsageError("no program, expected weft launch -n 4 PROGRAM [ARGUMENT...]");
 }
@@ -291,8 +252,6 @@ Exit run(Options& options) {
   have_standard_files();
   const auto body = [&] {
     try {
-      std::optional<OwnSecret> secret;
-      if (options.is_private) options.credentials.secret_file = secret.emplace().path();
       if (!options.keep.empty()) return keep_worker(options);
       if (options.attached) return elastic::run_attached(command_of(options), options.grace);
       return options.driven.given() ? drive_workers(options) : launch_workers(options);
@@ -370,10 +329,6 @@ Command add_launch(CLI::App& program) {
   options->driven.add_to(*app);
   app->add_flag("--insecure", options->insecure,
                 "Permit several hosts without credentials; WEFT_INSECURE=1 for the workers");
-  app->add_flag(
-      "--private", options->is_private,
-      "On one host: make a secret and pass it to the workers, so that no other user of the host can "
-      "join. Agents then use TLS and no shared memory");
   const auto file = [&](const char* name, std::string& into, const char* variable, const char* what) {
     app->add_option(name, into, what)->type_name("FILE")->envname(variable)->group("Credentials");
   };
