@@ -169,6 +169,8 @@ void ShardedUnits::train_thawed() {
     const auto all = group.all_gather_object(own).get();
     for (std::size_t rank = 0; rank < all.size(); ++rank)
       if (all[rank] != all[0]) {
+        // The exception ends the forward, which aborts the groups: first all ranks get what this one has got.
+        (void)rpc::capture([&] { group.barrier().get(); });
         const auto [first, other] =
             std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
         throw Error(ErrorKind::failed_precondition,
