@@ -1,6 +1,8 @@
 #include <weft/dist_optim/distributed_optimizer.h>
 
+#include <weft/dist_autograd/module/module_service.h>
 #include <weft/dist_autograd/pass_state.h>
+#include <weft/dist_optim/service/change_all.h>
 #include <weft/dist_optim/service/in_order.h>
 #include <weft/dist_optim/service/optimizer_layer.h>
 #include <weft/dist_optim/service/optimizer_service.h>
@@ -75,8 +77,8 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
   template <class T, class Call>
   rpc::Future<All<T>> ask_all_in_order(Call call, std::size_t count);
   static rpc::Task<DistSnapshot> snapshot(std::shared_ptr<Core> self, std::vector<rref::ReferencePtr> saved);
-  static rpc::Task<void> restore(std::shared_ptr<Core> self, std::vector<rref::ReferencePtr> modules,
-                                 DistSnapshot from);
+  static rpc::Task<void> restore(std::shared_ptr<Core> self, std::string operation,
+                                 std::vector<rref::ReferencePtr> modules, DistSnapshot from);
   // Runs a task in the handle's order: later steps wait for the task.
   template <class T, class Make>
   rpc::Future<T> run_in_order(Make make);
@@ -426,7 +428,7 @@ rpc::Task<DistSnapshot> DistributedOptimizer::Core::snapshot(std::shared_ptr<Cor
 }
 
 // The state is sent with the module that it belongs to, so that both are one change.
-rpc::Task<void> DistributedOptimizer::Core::restore(std::shared_ptr<Core> self,
+rpc::Task<void> DistributedOptimizer::Core::restore(std::shared_ptr<Core> self, std::string operation,
                                                     std::vector<rref::ReferencePtr> modules,
                                                     DistSnapshot from) {
   co_await self->attached();
@@ -435,20 +437,38 @@ rpc::Task<void> DistributedOptimizer::Core::restore(std::shared_ptr<Core> self,
   auto all = rpc::when_all(std::move(asked));
   const std::vector<std::uint64_t> found = co_await std::move(all);
   std::vector<bool> restored(self->own_modules);
-  std::vector<rpc::Future<void>> changes;
+  std::vector<ObjectChange> changes;
+  const auto check_of = [](const rref::ReferencePtr& object, const OptimizerState& state) {
+    return [&object, &state] { return ask<&OptimizerService::check_state>(object, without_values(state)); };
+  };
   for (std::size_t i = 0; i < modules.size(); ++i) {
+    ObjectChange change{.object = modules[i], .name = "module " + std::to_string(i)};
+    change.checks.push_back([&, i] {
+      return ask<&dist_autograd::ModuleService::check_state_dict>(modules[i], without_values(from.modules[i]),
+                                                                  true);
+    });
     std::optional<OptimizerState> state;
     for (std::size_t j = 0; j < self->own_modules && !state; ++j) {
       if (found[i] != self->numbers[j] || !(modules[i]->owner() == self->modules[j]->owner())) continue;
       state = from.optimizer.modules[j];
       restored[j] = true;
+      change.checks.push_back(check_of(modules[i], from.optimizer.modules[j]));
     }
-    changes.push_back(ask<&OptimizerService::restore>(modules[i], from.modules[i], state));
+    change.apply = [&, i, state] {
+      return ask<&OptimizerService::restore>(modules[i], from.modules[i], state);
+    };
+    changes.push_back(std::move(change));
   }
-  for (std::size_t j = 0; j < self->own_modules; ++j)
-    if (!restored[j])
-      changes.push_back(ask<&OptimizerService::load_state>(self->modules[j], from.optimizer.modules[j]));
-  auto changed = rpc::when_all(std::move(changes));
+  for (std::size_t j = 0; j < self->own_modules; ++j) {
+    if (restored[j]) continue;
+    const rref::ReferencePtr& module = self->modules[j];
+    const OptimizerState& state = from.optimizer.modules[j];
+    changes.push_back(
+        {module, "the optimizer of module " + std::to_string(j), {check_of(module, state)}, [&] {
+           return ask<&OptimizerService::load_state>(module, state);
+         }});
+  }
+  auto changed = change_all(std::move(operation), std::move(changes));
   co_await std::move(changed);
 }
 
@@ -489,7 +509,7 @@ rpc::Future<void> DistributedOptimizer::restore(std::vector<rref::ReferencePtr> 
   }
   return core_->run_in_order<void>([modules = std::move(modules), snapshot = std::move(snapshot)](
                                        const std::shared_ptr<Core>& core) mutable {
-    return Core::restore(core, std::move(modules), std::move(snapshot));
+    return Core::restore(core, "restore", std::move(modules), std::move(snapshot));
   });
 }
 
@@ -506,12 +526,9 @@ rpc::Future<void> DistributedOptimizer::load_state(DistributedOptimizerState sta
   } catch (const rpc::Error&) {
     return rpc::Future<void>::made(std::current_exception());
   }
-  auto states = std::make_shared<const std::vector<OptimizerState>>(std::move(state.modules));
-  return core_->ask_all_in_order<void>(
-      [states](const rref::ReferencePtr& module, std::size_t i) {
-        return ask<&OptimizerService::load_state>(module, (*states)[i]);
-      },
-      core_->own_modules);
+  return core_->run_in_order<void>([state = std::move(state)](const std::shared_ptr<Core>& core) mutable {
+    return Core::restore(core, "load_state", {}, {{}, std::move(state)});
+  });
 }
 
 rpc::Future<std::vector<HostStats>> DistributedOptimizer::stats() {

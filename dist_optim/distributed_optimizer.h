@@ -128,12 +128,11 @@ class WEFT_EXPORT DistributedOptimizer {
   // owner only is in all of them or in none.
   rpc::Future<DistSnapshot> snapshot(std::vector<rref::ReferencePtr> modules);
   // Restores the result of snapshot() into the same modules in the same order. The parameters, the buffers
-  // and the optimizer's state of a module change together or, with an error, not at all. Errors: those of
-  // load_state().
+  // and the optimizer's state of a module change together. Errors: those of load_state().
   rpc::Future<void> restore(std::vector<rref::ReferencePtr> modules, DistSnapshot snapshot);
-  // Loads the state. `invalid_argument`: the state is that of other modules or of another optimizer. If only
-  // some modules refuse their state, the error is that of the first of these, and the other modules have the
-  // new state.
+  // Loads the state. `invalid_argument`: the state is that of other modules or of another optimizer. If a
+  // module refuses its state, no module changes. If an owner fails after all owners have accepted their
+  // states, for example because it dies, the error lists the modules that have the new state.
   rpc::Future<void> load_state(DistributedOptimizerState state);
 
   // The owners' measurements (versions, staleness of steps, copies), for each module and then for each

@@ -236,6 +236,10 @@ LoadedState ModuleService::load_state_dict(rpc::CallContext& call, StateDict sta
   return checked.loaded;
 }
 
+void ModuleService::check_state_dict(rpc::CallContext& call, StateDict state, bool strict) {
+  (void)check_state(*asked(call).module, state, strict);
+}
+
 void ModuleService::zero_grad(rpc::CallContext& call, bool set_to_none) {
   asked(call).module->zero_grad(set_to_none);
 }

@@ -21,6 +21,9 @@ struct WEFT_EXPORT ModuleService {
   StateDict named_buffers(rpc::CallContext& call);
   StateDict state_dict(rpc::CallContext& call);
   LoadedState load_state_dict(rpc::CallContext& call, StateDict state, bool strict);
+  // Fails as load_state_dict() with this state would, and changes nothing. The values of the tensors do not
+  // matter: the caller may send them expanded from one element.
+  void check_state_dict(rpc::CallContext& call, StateDict state, bool strict);
   void zero_grad(rpc::CallContext& call, bool set_to_none);
   void requires_grad(rpc::CallContext& call, bool on);
   void manual_seed(rpc::CallContext& call, std::uint64_t seed);
@@ -36,6 +39,7 @@ struct WEFT_EXPORT ModuleService {
                    rpc::Method<"named_buffers", &ModuleService::named_buffers, rpc::idempotent>,
                    rpc::Method<"state_dict", &ModuleService::state_dict, rpc::idempotent>,
                    rpc::Method<"load_state_dict", &ModuleService::load_state_dict>,
+                   rpc::Method<"check_state_dict", &ModuleService::check_state_dict, rpc::idempotent>,
                    rpc::Method<"zero_grad", &ModuleService::zero_grad>,
                    rpc::Method<"requires_grad", &ModuleService::requires_grad>,
                    rpc::Method<"manual_seed", &ModuleService::manual_seed>>;

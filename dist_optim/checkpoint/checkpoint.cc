@@ -1,6 +1,9 @@
 #include <weft/dist_optim/checkpoint/checkpoint.h>
 
+#include <weft/dist_autograd/module/module_service.h>
 #include <weft/dist_optim/checkpoint/tensor_file.h>
+#include <weft/dist_optim/service/change_all.h>
+#include <weft/dist_optim/service/owner_call.h>
 #include <weft/rpc/core/task.h>
 #include <weft/rpc/core/when_all.h>
 #include <weft/rref/rref_layer.h>
@@ -142,10 +145,23 @@ rpc::Task<Notes> load_all(std::filesystem::path path, Modules modules, Distribut
     co_await std::move(restored);
     co_return std::move(loaded.notes);
   }
-  std::vector<rpc::Future<dist_autograd::LoadedState>> asked;
-  for (std::size_t i = 0; i < modules.size(); ++i)
-    asked.push_back(modules[i].load_state_dict(loaded.modules[i]));
-  co_await rpc::when_all(std::move(asked));
+  std::vector<ObjectChange> changes;
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    const auto check = [&, i] {
+      return ask<&dist_autograd::ModuleService::check_state_dict>(modules[i].reference(),
+                                                                  without_values(loaded.modules[i]), true);
+    };
+    const auto apply = [&, i] {
+      return modules[i]
+          .load_state_dict(loaded.modules[i])
+          .then([](rpc::Result<dist_autograd::LoadedState>&& done) {
+            return done.ok() ? rpc::Result<void>() : rpc::Result<void>(done.error());
+          });
+    };
+    changes.push_back({modules[i].reference(), "module " + std::to_string(i), {check}, apply});
+  }
+  auto changed = change_all("load", std::move(changes));
+  co_await std::move(changed);
   co_return std::move(loaded.notes);
 }
 

@@ -18,8 +18,8 @@
 //
 // Errors of save(): those of write_tensor_file() and of the calls to the owners. Errors of load(): those of
 // read_tensor_file() and of the calls; `invalid_argument` if the file has other modules or the state of
-// another optimizer. If some modules refuse their part of the file, these are unchanged, and the other
-// modules have the parameters and the optimizer's state of the file.
+// another optimizer. If a module refuses its part of the file, no module changes. If an owner fails after all
+// have accepted their parts, the error lists the modules that have the state of the file.
 #pragma once
 
 #include <weft/dist_autograd/module/remote_module.h>

@@ -26,6 +26,11 @@ void HostOptimizer::set_state(const OptimizerState& state) {
   target().set_state(state);
 }
 
+void HostOptimizer::check_state(const OptimizerState& state) const {
+  const auto own = turn();
+  target().check_state(state);
+}
+
 bool HostOptimizer::is(const OptimizerSpec& spec) const {
   rpc::MutexLock lock(mutex_);
   return target_ != nullptr && target_->spec() == spec;

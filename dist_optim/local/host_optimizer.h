@@ -28,6 +28,7 @@ class WEFT_EXPORT HostOptimizer {
   // The state in checkpoints.
   OptimizerState state() const;
   void set_state(const OptimizerState& state);
+  void check_state(const OptimizerState& state) const;  // fails as set_state() would
 
  private:
   friend class ParameterHost;  // steps it, reads its spec, and replaces it

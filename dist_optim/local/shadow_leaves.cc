@@ -1,6 +1,7 @@
 #include <weft/dist_optim/local/shadow_leaves.h>
 #include <weft/rpc/core/error.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -160,6 +161,12 @@ OptimizerState ShadowLeaves::state() const {
 
 void ShadowLeaves::set_state(const OptimizerState& state) {
   require_no_round("set_state");
+  optimizers_ = made_from(state);
+}
+
+void ShadowLeaves::check_state(const OptimizerState& state) const { (void)made_from(state); }
+
+ShadowLeaves::Optimizers ShadowLeaves::made_from(const OptimizerState& state) const {
   auto refuse = [](const std::string& why) { throw rpc::Error(rpc::ErrorKind::invalid_argument, why); };
   if (state.optimizer != spec_.name)
     refuse("the state belongs to the optimizer " + state.optimizer + ", expected " + spec_.name);
@@ -167,9 +174,16 @@ void ShadowLeaves::set_state(const OptimizerState& state) {
   std::size_t taken = 0;
   for (std::size_t i = 0; i < shadows_.size(); ++i)
     taken += write_state(state, parameters_[i].name, shadows_[i], *loaded.at(groups_[i]));
-  if (taken != state.tensors.size())
+  if (taken != state.tensors.size()) {
+    const auto other = std::find_if(state.tensors.begin(), state.tensors.end(), [&](const auto& tensor) {
+      return std::none_of(parameters_.begin(), parameters_.end(), [&](const Parameter& parameter) {
+        return tensor.first.starts_with(parameter.name + "/");
+      });
+    });
     refuse("the state has " + std::to_string(state.tensors.size()) + " tensors, of which " +
-           std::to_string(taken) + " belong to these parameters, expected all");
+           std::to_string(taken) + " belong to these parameters, expected all" +
+           (other == state.tensors.end() ? "" : ": no parameter that is optimized has " + other->first));
+  }
   for (const auto& [group, rate] : state.learning_rates) {
     if (!loaded.contains(group))
       refuse("the state has a parameter group " + group + ", which this optimizer does not have");
@@ -178,7 +192,7 @@ void ShadowLeaves::set_state(const OptimizerState& state) {
              ", expected a finite number of at least 0");
     loaded.at(group)->param_groups().front().options().set_lr(rate);
   }
-  optimizers_ = std::move(loaded);
+  return loaded;
 }
 
 }  // namespace weft::dist_optim

@@ -57,6 +57,7 @@ class WEFT_EXPORT ShadowLeaves final : public StepTarget {
   // that of another optimizer or of other parameters; the state is then unchanged.
   OptimizerState state() const override;
   void set_state(const OptimizerState& state) override;
+  void check_state(const OptimizerState& state) const override;
 
   const OptimizerSpec& spec() const override { return spec_; }
 
@@ -65,6 +66,7 @@ class WEFT_EXPORT ShadowLeaves final : public StepTarget {
   using Optimizers = std::map<std::string, std::unique_ptr<torch::optim::Optimizer>>;
 
   Optimizers make_optimizers() const;
+  Optimizers made_from(const OptimizerState& state) const;
   torch::optim::Optimizer& optimizer_of(std::size_t parameter) const;
   torch::optim::Optimizer& optimizer_of_group(const std::string& group) const;
   void require_no_round(const char* operation) const;

@@ -36,6 +36,7 @@ class WEFT_EXPORT StepTarget {
   virtual void set_learning_rate(double, const std::optional<std::string>&) { refuse(); }
   virtual OptimizerState state() const { refuse(); }
   virtual void set_state(const OptimizerState&) { refuse(); }
+  virtual void check_state(const OptimizerState&) const { refuse(); }  // fails as set_state() would
 
  private:
   [[noreturn]] static void refuse() {

@@ -251,6 +251,10 @@ void OptimizerService::load_state(rpc::CallContext& call, OptimizerState state) 
   layer->host_of(call)->host().optimizer().set_state(state);
 }
 
+void OptimizerService::check_state(rpc::CallContext& call, OptimizerState state) {
+  layer->host_of(call)->host().optimizer().check_state(state);
+}
+
 namespace {
 
 // The module of the call, and its host if an optimizer has stepped it. The call keeps both.

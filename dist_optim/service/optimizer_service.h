@@ -80,6 +80,8 @@ struct WEFT_EXPORT OptimizerService {
   void set_mode(rpc::CallContext& call, StepMode mode);
   OptimizerState save_state(rpc::CallContext& call);
   void load_state(rpc::CallContext& call, OptimizerState state);
+  // Fails as load_state() with this state would, and changes nothing.
+  void check_state(rpc::CallContext& call, OptimizerState state);
   // Reads the module and its optimizer. group: the modules of this owner that are read at the same moment;
   // nullopt: only this one.
   rpc::Future<tensor::OnStreams<ModuleSnapshot>> snapshot(rpc::CallContext& call,
@@ -105,6 +107,7 @@ struct WEFT_EXPORT OptimizerService {
       rpc::Method<"set_learning_rate", &OptimizerService::set_learning_rate>,
       rpc::Method<"save_state", &OptimizerService::save_state>,
       rpc::Method<"load_state", &OptimizerService::load_state>,
+      rpc::Method<"check_state", &OptimizerService::check_state, rpc::idempotent>,
       rpc::Method<"snapshot", &OptimizerService::snapshot>,
       rpc::Method<"abort_snapshot", &OptimizerService::abort_snapshot>,
       rpc::Method<"number", &OptimizerService::number>, rpc::Method<"restore", &OptimizerService::restore>,

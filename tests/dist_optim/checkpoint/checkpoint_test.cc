@@ -131,6 +131,107 @@ TEST_F(Checkpoint, InvalidCheckpointsAreRefused) {
       std::string::npos);
 }
 
+// The first owner accepts its part of each of these states, and the second one refuses its part.
+TEST_F(Checkpoint, ARefusalOfOneOwnerChangesNoOwner) {
+  Training run(agents, 0, 1, 1), other(agents, 0, 1, 40);
+  run.train(0, 2);
+  other.train(0, 1);
+  const std::vector<rref::ReferencePtr> modules{other.a.reference(), other.b.reference()};
+  const DistSnapshot good = got(run.optimizer.snapshot({run.a.reference(), run.b.reference()}));
+  const std::vector<at::Tensor> a = got(other.a.call<&Layer::values>()),
+                                b = got(other.b.call<&Layer::values>());
+  const auto state = got(other.optimizer.save_state());
+  const auto expect_unchanged = [&] {
+    expect_equal(got(other.a.call<&Layer::values>()), a);
+    expect_equal(got(other.b.call<&Layer::values>()), b);
+    const auto now = got(other.optimizer.save_state());
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(now.modules[i].learning_rates, state.modules[i].learning_rates);
+      for (const auto& [name, tensor] : state.modules[i].tensors)
+        EXPECT_TRUE(at::equal(tensor, now.modules[i].tensors.at(name))) << name;
+    }
+  };
+  const std::pair<const char*, std::function<void(OptimizerState&)>> states[] = {
+      {"expected Double[4, 4]", [](auto& of) { of.tensors["linear.weight/exp_avg"] = at::ones({2}); }},
+      {"exp_avg_sq is missing", [](auto& of) { of.tensors.erase("linear.bias/exp_avg_sq"); }},
+      {"belong to these parameters", [](auto& of) { of.tensors["other/exp_avg"] = at::ones({4}); }},
+      {"of at least 0", [](auto& of) { of.tensors["linear.bias/step"] = at::scalar_tensor(-1, at::kLong); }},
+      {"a finite number", [](auto& of) { of.learning_rates[""] = std::numeric_limits<double>::infinity(); }},
+      {"the optimizer SGD", [](auto& of) { of.optimizer = "SGD"; }}};
+  for (const auto& [words, spoil] : states) {
+    SCOPED_TRACE(words);
+    DistSnapshot spoiled = good;
+    spoil(spoiled.optimizer.modules[1]);
+    for (const bool whole : {false, true}) {
+      auto loaded =
+          whole ? other.optimizer.restore(modules, spoiled) : other.optimizer.load_state(spoiled.optimizer);
+      const std::string text = refusal(rpc::ErrorKind::invalid_argument, std::move(loaded));
+      EXPECT_NE(text.find(words), std::string::npos) << text;
+      expect_unchanged();
+    }
+  }
+  const std::pair<const char*, std::function<void(dist_autograd::StateDict&)>> parameters[] = {
+      {"is of shape [4, 4], not [2]", [](auto& of) { of.front().tensor = at::ones({2}); }},
+      {"is not dense", [](auto& of) { of.front().tensor = at::eye(4, at::kDouble).to_sparse(); }},
+      {"linear.bias", [](auto& of) { of.pop_back(); }},
+      {"further", [](auto& of) { of.push_back({"further", at::ones({2})}); }}};
+  for (const auto& [words, spoil] : parameters) {
+    SCOPED_TRACE(words);
+    DistSnapshot spoiled = good;
+    spoil(spoiled.modules[1]);
+    const std::string text =
+        refusal(rpc::ErrorKind::invalid_argument, other.optimizer.restore(modules, spoiled));
+    EXPECT_NE(text.find(words), std::string::npos) << text;
+    expect_unchanged();
+  }
+  auto table = rref::create<Table>(agents.peer(2, 1), std::int64_t{5});
+  got(save(path(), {run.a, table}));
+  refusal(rpc::ErrorKind::invalid_argument, load(path(), other.modules()));  // without the optimizer
+  expect_unchanged();
+  got(other.optimizer.restore(modules, good));
+  other.expect_as(run);
+}
+
+class RefusesCalls final : public rpc::Interceptor {
+ public:
+  std::string method;  // set while no calls are in flight
+  rpc::Task<void> accept(rpc::CallContext& call) override {
+    if (call.method() == method) throw rpc::Error(rpc::ErrorKind::unavailable, "not now");
+    co_return;
+  }
+};
+
+// The second owner has accepted the state, but cannot set it any more.
+TEST_F(Checkpoint, TheErrorListsTheModulesThatHaveTheState) {
+  const auto refuses = std::make_shared<RefusesCalls>();
+  test::Cluster cluster{{layers(), false,
+                         [&](rpc::AgentOptions& options) {
+                           if (options.name == "second") options.interceptors.push_back(refuses);
+                         }},
+                        {"first", "second", "saver"}};
+  std::vector<rref::RRef<Layer>> made;
+  for (const char* owner : {"first", "second"}) {
+    cluster[owner].allow_create<Layer>();
+    made.push_back(rref::create<Layer>(cluster.peer("saver", owner), std::int64_t{1}));
+  }
+  DistributedOptimizer optimizer{cluster["saver"], AdamOptions(1e-2), synchronous, made[0], made[1]};
+  got(save(path(), {made[0], made[1]}, optimizer));
+  const auto state = got(optimizer.save_state());
+  const auto expect_text = [&](const std::string& text) {
+    for (const char* const words :
+         {"module 1 on second: ", "not now", "the new state is in 1 of 2: ", "module 0 on first"})
+      EXPECT_NE(text.find(words), std::string::npos) << words << " in " << text;
+  };
+  refuses->method = "weft.optim.restore";
+  expect_text(refusal(rpc::ErrorKind::unavailable, load(path(), {made[0], made[1]}, optimizer)));
+  refuses->method = "weft.optim.load_state";
+  expect_text(refusal(rpc::ErrorKind::unavailable, optimizer.load_state(state)));
+  refuses->method = "weft.module.load_state_dict";
+  expect_text(refusal(rpc::ErrorKind::unavailable, load(path(), {made[0], made[1]})));
+  refuses->method.clear();
+  got(load(path(), {made[0], made[1]}, optimizer));
+}
+
 TEST_F(Checkpoint, ALostOwnerLeavesThePreviousCheckpoint) {
   Training run(agents, 0, 1, 1), same(agents, 0, 1, 1);
   got(save(path(), run.modules(), run.optimizer, {{"step", "0"}}));
