@@ -48,6 +48,16 @@ rpc::Future<void> broadcast_tensors(const collectives::Group& group, const std::
   return rpc::when_all(std::move(in_flight));
 }
 
+void share_requires_grad(const collectives::Group& group, const std::vector<at::Tensor>& parameters,
+                         int source) {
+  const at::Tensor flags = at::empty({static_cast<std::int64_t>(parameters.size())}, at::kByte);
+  auto* const flag = flags.mutable_data_ptr<std::uint8_t>();
+  for (std::size_t i = 0; i < parameters.size(); ++i) flag[i] = parameters[i].requires_grad() ? 1 : 0;
+  group.broadcast(flags, source).get();
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    if (parameters[i].requires_grad() != (flag[i] != 0)) parameters[i].set_requires_grad(flag[i] != 0);
+}
+
 void broadcast_parameters(const collectives::Group& group,
                           const torch::OrderedDict<std::string, at::Tensor>& tensors, int source) {
   std::vector<std::string> own;

@@ -32,6 +32,11 @@ WEFT_EXPORT void broadcast_parameters(const collectives::Group& group, const tor
 WEFT_EXPORT void broadcast_parameters(const collectives::Group& group,
                                       const torch::OrderedDict<std::string, at::Tensor>& tensors, int source);
 
+// Sets which of the parameters require grad, as on rank `source`. The number of parameters must be the same
+// on all ranks.
+WEFT_EXPORT void share_requires_grad(const collectives::Group& group,
+                                     const std::vector<at::Tensor>& parameters, int source);
+
 // Broadcasts the optimizer's state and options. All ranks must have the same type of optimizer, with the same
 // parameters.
 WEFT_EXPORT void broadcast_optimizer_state(const collectives::Group& group,

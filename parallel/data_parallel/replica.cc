@@ -10,15 +10,18 @@
 #include <algorithm>
 #include <map>
 #include <sstream>
+#include <string_view>
 
 namespace weft::data_parallel {
 namespace {
+
+constexpr std::string_view requires_grad_text = ", requires grad";
 
 std::string text_of(const std::string& name, const at::Tensor& tensor) {
   std::ostringstream text;
   text << name << ' ' << tensor.scalar_type() << tensor.sizes();
   if (!tensor.is_contiguous()) text << " with strides " << tensor.strides();
-  text << " on " << tensor.device().type() << (tensor.requires_grad() ? ", requires grad" : "");
+  text << " on " << tensor.device().type() << (tensor.requires_grad() ? requires_grad_text : "");
   return text.str();
 }
 
@@ -149,7 +152,7 @@ Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Mod
     if (options_.mixed_precision.buffers && each.tensor.is_floating_point())
       each.tensor.set_data(each.tensor.detach().to(*options_.mixed_precision.buffers));
   }
-  compare();
+  if (compare(false)) share_requires_grad(group_, this->parameters(), 0);
   if (std::none_of(parameters_.begin(), parameters_.end(),
                    [](const NamedParameter& each) { return each.tensor.requires_grad(); }))
     throw rpc::Error(
@@ -185,12 +188,22 @@ std::vector<at::Tensor> Replica::parameters() const {
   return tensors;
 }
 
-void Replica::compare() const {
-  std::vector<std::string> own;
+// Returns whether the parameters that require grad are to be those of rank 0. A rank that joins a group of
+// others, which call set_group(), constructs its replica, and does not know what they have frozen and
+// unfrozen.
+bool Replica::compare(bool has_new_group) const {
+  std::vector<std::string> own{has_new_group && options_.init_sync ? "set_group" : ""};
   for (const NamedParameter& parameter : parameters_)
     own.push_back("parameter " + text_of(parameter.name, parameter.tensor));
   for (const auto& [name, tensor] : buffers_) own.push_back("buffer " + text_of(name, tensor));
-  const auto all = group_.all_gather_object(own).get();
+  auto all = group_.all_gather_object(own).get();
+  const bool follows =
+      std::any_of(all.begin(), all.end(), [](const auto& rank) { return !rank.front().empty(); });
+  for (std::vector<std::string>& rank : all) {
+    rank.erase(rank.begin());
+    for (std::string& text : rank)
+      if (follows && text.ends_with(requires_grad_text)) text.resize(text.size() - requires_grad_text.size());
+  }
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     const auto [first, other] =
@@ -203,6 +216,7 @@ void Replica::compare() const {
         "DistributedDataParallel: the ranks have different modules: " + has("rank 0", first, all[0].end()) +
             ", " + has("rank " + std::to_string(rank), other, all[rank].end()));
   }
+  return follows;
 }
 
 void Replica::broadcast_all(int source, bool with_buffers) const {
@@ -214,7 +228,7 @@ void Replica::broadcast_all(int source, bool with_buffers) const {
 
 void Replica::set_group(const collectives::Group& group) {
   group_ = own_group(group);
-  compare();
+  if (compare(true)) share_requires_grad(group_, parameters(), 0);
   if (options_.init_sync) broadcast_all(0);
   reducer_->set_group(group_);
 }

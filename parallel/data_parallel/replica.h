@@ -110,7 +110,9 @@ class WEFT_EXPORT Replica : public Joining {
   // already wait, get an error with this rank and the reason. Then call set_group(). Does not block.
   void abort(const std::string& reason) const;
   // Replaces the group, for example after the old group has failed. All ranks of the new group call it,
-  // between iterations. Rank 0 of the new group sends its parameters and buffers to all ranks.
+  // between iterations; a new rank constructs its replica instead. Rank 0 of the new group sends its
+  // parameters and buffers to all ranks. With Options::init_sync, the same parameters then require grad as on
+  // rank 0.
   void set_group(const collectives::Group& group);
 
   // The buckets of the next backward, and the durations of the last one.
@@ -148,7 +150,7 @@ class WEFT_EXPORT Replica : public Joining {
   bool shares_buffers() const;
   bool shares_after_forward() const { return buffer_hook_.run && buffer_hook_.after_forward; }
 
-  void compare() const;
+  bool compare(bool has_new_group) const;
   void broadcast_all(int source, bool with_buffers = true) const;
   rpc::Future<void> share_buffers(int source) const;
   rpc::Future<void> share_buffers_in_pass(const PassReduction& pass, int source) const;

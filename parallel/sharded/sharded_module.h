@@ -39,7 +39,8 @@ class WEFT_EXPORT ShardedModule {
   // or after an iteration has failed. replicas: set it if and only if Options::replicas was set
   // (invalid_argument). The parts and leaves are new tensors, and gradients are dropped. The parts are zero:
   // load a checkpoint into them (add_to(), Checkpoints::load()), or use an elastic::sharded_part(). Then call
-  // FullyShardedOptimizer::set_group(). If the old group has not failed, it is aborted.
+  // FullyShardedOptimizer::set_group(). If the old group has not failed, it is aborted. Afterwards, the same
+  // parameters require grad as on rank 0.
   void set_group(const collectives::Group& group, const std::optional<collectives::Group>& replicas = {});
 
   // This rank's parts of the parameters, for its optimizer: one-dimensional leaves whose gradients are

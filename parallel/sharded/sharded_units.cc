@@ -1,5 +1,6 @@
 #include <weft/parallel/sharded/sharded_units.h>
 
+#include <weft/parallel/data_parallel/broadcast_state.h>
 #include <weft/parallel/data_parallel/communication_stream.h>
 #include <weft/parallel/sharded/internal/buffer_pool.h>
 #include <weft/parallel/sharded/internal/flat_shard.h>
@@ -133,11 +134,32 @@ void ShardedUnits::set_groups(ShardGroups groups) {
   drop();
   setup_.groups = std::move(groups);
   for (const auto& buffers : buffers_) *buffers = Buffers(setup_.groups);
+  const std::vector<bool> trains = share_trained();
+  auto next = trains.begin();
   for (const auto& unit : units_)
     for (FlatShard& shard : unit->shards) {
-      shard.set_group(setup_.groups.gathers);
+      shard.set_group(setup_.groups.gathers, *next++);
       unit->buffers->announce(shard);
     }
+}
+
+// A new rank may have constructed its module before the other ranks froze or unfroze parameters: all ranks
+// train the same ones as rank 0. Returns, by shard, whether it has gradients.
+std::vector<bool> ShardedUnits::share_trained() const {
+  std::vector<at::Tensor> parameters;
+  std::vector<std::uint8_t> trains;
+  for (const auto& unit : units_)
+    for (const FlatShard& shard : unit->shards) {
+      trains.push_back(shard.trains() ? 1 : 0);
+      for (const auto& [name, tensor, sparse] : shard.parameters()) parameters.push_back(tensor);
+    }
+  const auto share = [&](const collectives::Group& group) {
+    data_parallel::share_requires_grad(group, parameters, 0);
+    trains = group.broadcast_object(trains, 0).get();
+  };
+  if (setup_.groups.replicas) share(*setup_.groups.replicas);
+  share(setup_.groups.gathers);
+  return {trains.begin(), trains.end()};
 }
 
 const std::vector<NamedParameter>& ShardedUnits::trained(std::size_t unit) const {

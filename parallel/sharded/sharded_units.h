@@ -61,7 +61,7 @@ class WEFT_EXPORT ShardedUnits {
   const ShardSetup& setup() const { return setup_; }  // as given, with the present groups
   // Splits the parameters over the ranks of these groups, and drops gradients. Call it between iterations, or
   // after an iteration has failed. The slices are new tensors with zeros: the owner then sets their values
-  // through add_to().
+  // through add_to(). Afterwards, the same parameters require grad as on rank 0.
   void set_groups(ShardGroups groups);
   std::size_t size() const { return units_.size(); }
   // The parameters that can require grad. Their order defines the index `parameter` of add_gradient().
@@ -131,6 +131,7 @@ class WEFT_EXPORT ShardedUnits {
   template <class Start>
   InFlight in_flight(const data_parallel::CommunicationStream& stream, Start start) const;
   void settle(InFlight collective);
+  std::vector<bool> share_trained() const;
   void finish_first_reduction();
 
   ShardSetup setup_;

@@ -18,23 +18,33 @@ class ModulePart final : public StatePart {
  public:
   explicit ModulePart(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {}
   std::string kind() const override { return "module"; }
-  void commit() override { memory_.store(tensors()); }
+  void commit() override {
+    memory_.store(tensors());
+    trained_ = trained();
+  }
   void restore() override {
     memory_.load(tensors());
+    train(trained_);
     drop_gradients();
   }
-  void mark() override { marked_buffers_.store(module_->buffers()); }
+  void mark() override {
+    marked_buffers_.store(module_->buffers());
+    marked_trained_ = trained();
+  }
   void rewind() override {
     marked_buffers_.load(module_->buffers());
+    train(marked_trained_);
     drop_gradients();
   }
   void sync(const collectives::Group& group, int source) override {
     data_parallel::broadcast_parameters(group, *module_, source);
+    data_parallel::share_requires_grad(group, module_->parameters(), source);
     drop_gradients();
   }
-  // Forward changes buffers, so they are sent at once.
+  // Forward changes buffers, and needs the parameters that require grad, so these are sent at once.
   std::function<void()> sync_later(const collectives::Group& group, const SyncPlan& plan) override {
     data_parallel::broadcast_tensors(group, module_->buffers(), plan.source).get();
+    data_parallel::share_requires_grad(group, module_->parameters(), plan.source);
     drop_gradients();
     return transfer_tensors(group, plan.later, module_->parameters());
   }
@@ -45,6 +55,17 @@ class ModulePart final : public StatePart {
     for (at::Tensor& buffer : module_->buffers()) tensors.push_back(std::move(buffer));
     return tensors;
   }
+  // A program may freeze and unfreeze parameters while it trains.
+  std::vector<bool> trained() const {
+    std::vector<bool> trained;
+    for (const at::Tensor& parameter : module_->parameters()) trained.push_back(parameter.requires_grad());
+    return trained;
+  }
+  void train(const std::vector<bool>& trained) const {
+    const std::vector<at::Tensor> parameters = module_->parameters();
+    for (std::size_t i = 0; i < trained.size(); ++i)
+      if (parameters[i].requires_grad() != trained[i]) parameters[i].set_requires_grad(trained[i]);
+  }
   // Gradients may be views of memory in which a collective has failed.
   void drop_gradients() const {
     for (const at::Tensor& parameter : module_->parameters()) parameter.mutable_grad() = at::Tensor();
@@ -52,6 +73,7 @@ class ModulePart final : public StatePart {
 
   const std::shared_ptr<torch::nn::Module> module_;
   TensorMemory memory_, marked_buffers_;
+  std::vector<bool> trained_, marked_trained_;  // by parameter
 };
 
 class TensorsPart final : public StatePart {

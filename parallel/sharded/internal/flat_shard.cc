@@ -96,10 +96,11 @@ void FlatShard::train() {
   for (dist_optim::Parameter& slice : slices_) slice.tensor.set_requires_grad(true);
 }
 
-void FlatShard::set_group(const collectives::Group& group) {
+void FlatShard::set_group(const collectives::Group& group, bool trains) {
   rank_ = static_cast<std::size_t>(group.rank());
   layout_ = ShardLayout(elements_of(sizes_), group.size());
-  make_part(group, at::TensorOptions(part_.scalar_type()).device(part_.device()), trains());
+  part_gradients_.reset();
+  make_part(group, at::TensorOptions(part_.scalar_type()).device(part_.device()), trains);
   forget_gradients();
 }
 

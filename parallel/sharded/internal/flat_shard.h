@@ -26,10 +26,12 @@ class FlatShard {
   FlatShard(std::vector<data_parallel::NamedParameter> parameters, const collectives::Group& group,
             const ShardOptions& options, const std::string& owner);
 
-  // Splits the parameters over another group. The elements of the new part are zero.
-  void set_group(const collectives::Group& group);
+  // Splits the parameters over another group. The elements of the new part are zero. trains: whether the part
+  // has gradients.
+  void set_group(const collectives::Group& group, bool trains);
 
-  // Whether the part has gradients: a parameter required grad at construction or at a call of train().
+  // Whether the part has gradients: a parameter required grad at construction or at a call of train(), or
+  // set_group() was told so.
   bool trains() const { return part_gradients_.defined(); }
   // Whether some of the parameters do not require grad now.
   bool is_frozen_in_part() const;

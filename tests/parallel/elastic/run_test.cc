@@ -158,6 +158,30 @@ TEST_F(ElasticRun, AWorkerJoinsAtACommit) {
   EXPECT_EQ(workers[1]->changes.back().joined, Names{"dora"});
 }
 
+// The worker that joins constructs its model with the parameters frozen that the others have unfrozen.
+TEST_F(ElasticRun, AWorkerJoinsAfterUnfreezing) {
+  for (const std::string name : {"anna", "bert"}) worker(name);
+  Worker& dora = worker("dora");
+  for (auto& each : workers) {
+    const auto model = each->training.model;
+    model->first.requires_grad_(false);
+    each->training.before_step = [&, model, starts = each == workers[0]](std::int64_t step,
+                                                                         const Group& group) {
+      freeze_and_unfreeze(step, *model);
+      if (!starts || step != 5 || group.size() != 2) return;
+      dora.start({});
+      await_ready(*workers[0], "dora");
+    };
+  }
+  for (const int first : {0, 1}) workers[first]->start({.workers = {.min = 2}});
+  for (const int each : {0, 1, 2}) EXPECT_EQ(workers[each]->end(), Outcome::finished);
+  Net model(0);
+  log.expect_replay(model, epochs, {}, freeze_and_unfreeze);
+  EXPECT_TRUE(at::allclose(model.first, dora.training.model->first, 1e-9, 1e-12));
+  EXPECT_TRUE(at::allclose(model.second, dora.training.model->second, 1e-9, 1e-12));
+  EXPECT_EQ(dora.changes[0].group.size(), 3);
+}
+
 TEST_F(ElasticRun, ADepartureCausesNoSync) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
   Worker& bert = *workers[1];
@@ -405,6 +429,33 @@ TEST_F(ElasticSteps, AWorkerJoinsAfterAnyStep) {
   log.expect_replay(0, *dora.training.model);
   EXPECT_GE(first_step_of_three(), 6);
   EXPECT_EQ(dora.changes[0].synced_from, 0);
+}
+
+// A worker that dies in the step that unfreezes parameters, when another worker has not unfrozen them yet.
+TEST_F(ElasticSteps, AWorkerJoinsAndAnotherOneDiesWhileParametersAreUnfrozen) {
+  for (const std::string name : {"anna", "bert"}) worker(name);
+  Worker& dora = worker("dora");
+  start_in_step_5(dora, {});
+  for (auto& each : workers) {
+    const auto model = each->training.model;
+    model->first.requires_grad_(false);
+    each->training.before_step = [&each = *each, before = each->training.before_step, model](
+                                     std::int64_t step, const Group& group) {
+      if (before) before(step, group);
+      if (step == 10 && each.agent.name() == "bert") {
+        each.agent.shut_down();
+        throw Killed();
+      }
+      freeze_and_unfreeze(step, *model);
+    };
+  }
+  for (const int first : {0, 1}) workers[first]->start({.workers = {.min = 2}});
+  EXPECT_THROW(workers[1]->end(), Killed);
+  for (const int each : {0, 2}) EXPECT_EQ(workers[each]->end(), Outcome::finished);
+  Net model(0);
+  log.expect_replay(model, epochs, {}, freeze_and_unfreeze);
+  EXPECT_TRUE(at::allclose(model.first, dora.training.model->first, 1e-9, 1e-12));
+  EXPECT_TRUE(at::allclose(model.second, dora.training.model->second, 1e-9, 1e-12));
 }
 
 TEST_F(ElasticSteps, ASpareTakesOverWithoutTheLossOfAStep) {

@@ -211,6 +211,36 @@ TEST(StateOf, ACommitWithinABatchIsRefused) {
   EXPECT_EQ(state.commits(), 2U);
 }
 
+TEST(StateOf, FrozenParametersAreRestoredAndThoseOfTheSource) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const Group& group) {
+    const auto model = std::make_shared<Net>();
+    const auto trained = [&] {
+      std::vector<std::string> names;
+      for (const auto& entry : model->named_parameters())
+        if (entry.value().requires_grad()) names.push_back(entry.key());
+      return names;
+    };
+    const auto all = trained();
+    State state;
+    state.add("model", model);
+    if (group.rank() == 0) model->first->weight.requires_grad_(false);
+    model->last->bias.requires_grad_(group.rank() == 1);
+    EXPECT_EQ(state.sync(group), 0);
+    const auto of_source = trained();
+    EXPECT_EQ(of_source.size(), all.size() - 2);
+    for (const char* const name : {"first.weight", "last.bias"})
+      EXPECT_EQ(std::count(of_source.begin(), of_source.end(), name), 0);
+    model->first->weight.requires_grad_(true);
+    state.commit();
+    const auto committed = trained();
+    model->middle->weight.requires_grad_(false);
+    model->last->bias.requires_grad_(true);
+    state.restore();
+    EXPECT_EQ(trained(), committed);
+  });
+}
+
 TEST(StateOf, PartsOfARankAreNotSynchronized) {
   Company company(2);
   on_ranks(company.groups(), [&](const Group& group) {

@@ -56,6 +56,14 @@ struct Net : torch::nn::Module {
   at::Tensor first, second;
 };
 
+// Gradual unfreezing. A worker that joins after step 4 has other parameters frozen than those that train.
+inline void freeze_and_unfreeze(std::int64_t step, Net& model) {
+  if (step == 0) model.first.requires_grad_(false);
+  if (step == 2) model.first.requires_grad_(true);
+  if (step == 4) model.second.requires_grad_(false);
+  if (step == 10) model.second.requires_grad_(true);
+}
+
 // One step of a rank, as it is logged.
 struct Step {
   std::int64_t step = 0, epoch = 0;
@@ -143,8 +151,10 @@ class Log {
     EXPECT_TRUE(at::allclose(model.first, final_model.first, 1e-9, 1e-12));
     EXPECT_TRUE(at::allclose(model.second, final_model.second, 1e-9, 1e-12));
   }
+  // before_step: called with the model before each step.
   void expect_replay(Net& model, std::int64_t expected_epochs = epochs,
-                     std::optional<LearningRateScale> scale = {}) const {
+                     std::optional<LearningRateScale> scale = {},
+                     const std::function<void(std::int64_t step, Net& model)>& before_step = {}) const {
     const Data data;
     torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(learning_rate).momentum(0.9));
     std::map<std::int64_t, std::vector<std::size_t>> by_epoch;
@@ -160,6 +170,7 @@ class Log {
       }
       auto& epoch = by_epoch[ranks.front().epoch];
       epoch.insert(epoch.end(), indices.begin(), indices.end());
+      if (before_step) before_step(number, model);
       optimizer.zero_grad();
       const at::Tensor loss =
           at::mse_loss(model.forward(Data::rows(data.x, indices)), Data::rows(data.y, indices));

@@ -23,7 +23,9 @@ using Names = std::vector<std::string>;
 
 // A model that is trained in one of two ways.
 struct Trainee {
-  explicit Trainee(std::uint64_t seed) : model(std::make_shared<Net>(seed)) {}
+  Trainee(std::uint64_t seed, bool freezes) : model(std::make_shared<Net>(seed)) {
+    model->first.requires_grad_(!freezes);
+  }
   virtual ~Trainee() = default;
   virtual at::Tensor forward(const at::Tensor& x) = 0;
   virtual void zero_grad() = 0;
@@ -42,8 +44,8 @@ struct Trainee {
 const auto momentum = torch::optim::SGDOptions(learning_rate).momentum(0.9);
 
 struct FullySharded final : Trainee {
-  FullySharded(const Group& alone, std::uint64_t seed, int copies)
-      : Trainee(seed), module(alone, model), optimizer(module, momentum) {
+  FullySharded(const Group& alone, std::uint64_t seed, int copies, bool freezes)
+      : Trainee(seed, freezes), module(alone, model), optimizer(module, momentum) {
     part = sharded_part(module, optimizer, {.copies = copies});
   }
   at::Tensor forward(const at::Tensor& x) override { return module.forward(x); }
@@ -60,8 +62,8 @@ struct FullySharded final : Trainee {
 
 template <bool overlap>
 struct OptimizerSharded final : Trainee {
-  OptimizerSharded(const Group& alone, std::uint64_t seed, int copies)
-      : Trainee(seed), ddp(alone, model), optimizer(ddp, momentum, {.overlap = overlap}) {
+  OptimizerSharded(const Group& alone, std::uint64_t seed, int copies, bool freezes)
+      : Trainee(seed, freezes), ddp(alone, model), optimizer(ddp, momentum, {.overlap = overlap}) {
     part = sharded_part(ddp, optimizer, {.copies = copies});
   }
   at::Tensor forward(const at::Tensor& x) override { return ddp.forward(x); }
@@ -73,10 +75,10 @@ struct OptimizerSharded final : Trainee {
   ShardedOptimizer optimizer;
 };
 
-using Make = std::unique_ptr<Trainee> (*)(const Group& alone, std::uint64_t seed, int copies);
+using Make = std::unique_ptr<Trainee> (*)(const Group& alone, std::uint64_t seed, int copies, bool freezes);
 template <class T>
-std::unique_ptr<Trainee> made(const Group& alone, std::uint64_t seed, int copies) {
-  return std::make_unique<T>(alone, seed, copies);
+std::unique_ptr<Trainee> made(const Group& alone, std::uint64_t seed, int copies, bool freezes) {
+  return std::make_unique<T>(alone, seed, copies, freezes);
 }
 struct Way {
   const char* name;
@@ -101,7 +103,7 @@ struct Worker {
       try {
         job.join().get();
         const Group alone = Group::create(agent, {.name = "alone", .members = {agent.name()}}).get();
-        trainee = way.make(alone, number, copies);
+        trainee = way.make(alone, number, copies, freezes);
         State state;
         trainee->add_to(state);
         state.add("sampler", sampler).add("epoch", epoch).add("step", step);
@@ -156,6 +158,7 @@ struct Worker {
   rpc::Job job;
   const std::size_t number;
   const Data data;
+  bool freezes = false;  // the first parameter of the new model
   std::unique_ptr<Trainee> trainee;
   ElasticSampler sampler{dataset_size, {.seed = 5}};
   std::int64_t epoch = 0, step = 0;
@@ -178,6 +181,13 @@ class ElasticShards : public ::testing::TestWithParam<Way> {
     Worker& one = *workers.emplace_back(std::make_unique<Worker>(store, name, workers.size()));
     one.log = &log;
     return one;
+  }
+  // Until the worker knows that another one is ready.
+  static void await_ready(Worker& worker, const std::string& other) {
+    worker.job.store()->get("elastic/train/ready/" + other, {.timeout = std::chrono::seconds{60}}).get();
+    for (auto watch = worker.job.watch_members();;)
+      for (const rpc::MemberEvent& event : watch->next().get(std::chrono::seconds{60}))
+        if (event.member.name == other) return;
   }
   void expect_replay(const Worker& last) {
     Net model(0);
@@ -216,10 +226,7 @@ TEST_P(ElasticShards, WorkersJoinAndDie) {
   workers[0]->before_step = [&](std::int64_t step, const Group& group) {
     if (step != 3 || group.size() != 2 || dora.thread.joinable()) return;
     dora.start(GetParam(), {});
-    workers[0]->job.store()->get("elastic/train/ready/dora", {.timeout = std::chrono::seconds{60}}).get();
-    for (auto watch = workers[0]->job.watch_members();;)  // and until this agent knows the member
-      for (const rpc::MemberEvent& event : watch->next().get(std::chrono::seconds{60}))
-        if (event.member.name == "dora") return;
+    await_ready(*workers[0], "dora");
   };
   workers[1]->dies_at(9);
   dora.dies_at(14);
@@ -231,6 +238,30 @@ TEST_P(ElasticShards, WorkersJoinAndDie) {
   EXPECT_EQ(log.of_step(9).size(), 2U);
   EXPECT_EQ(log.of_step(14).size(), 1U);
   expect_replay(*workers[0]);
+}
+
+// The worker that joins constructs its model with the parameter frozen that the others have unfrozen.
+TEST_P(ElasticShards, AWorkerJoinsAfterUnfreezing) {
+  for (const std::string name : {"anna", "bert"}) worker(name);
+  Worker& dora = worker("dora");
+  dora.generations = 1;
+  for (auto& each : workers) {
+    each->freezes = true;
+    each->before_step = [&, &own = *each](std::int64_t step, const Group& group) {
+      freeze_and_unfreeze(step, *own.trainee->model);
+      if (&own != workers[0].get() || step != 5 || group.size() != 2) return;
+      dora.start(GetParam(), {});
+      await_ready(own, "dora");
+    };
+  }
+  for (const int first : {0, 1}) workers[first]->start(GetParam(), {.workers = {.start = 2}});
+  for (const int each : {0, 1, 2}) workers[each]->end();
+  Net model(0);
+  log.expect_replay(model, epochs, {}, freeze_and_unfreeze);
+  EXPECT_EQ(dora.members.size(), 3U);
+  ASSERT_EQ(dora.values.size(), 2U);
+  EXPECT_TRUE(at::allclose(model.first, dora.values[0], 1e-9, 1e-12));
+  EXPECT_TRUE(at::allclose(model.second, dora.values[1], 1e-9, 1e-12));
 }
 
 // The others wait in groups of the module or of the optimizer, which run() does not know.
@@ -289,7 +320,7 @@ TEST_P(ElasticShards, ARankProvidesAStagedCommitThatItHasNotConfirmed) {
     const int rank = world.rank();
     const Group alone = world.split(rank).get().value();
     const auto survivors = world.split(rank < 2 ? std::optional(0) : std::nullopt).get();
-    const auto trainee = GetParam().make(alone, static_cast<std::uint64_t>(rank), 1);
+    const auto trainee = GetParam().make(alone, static_cast<std::uint64_t>(rank), 1, false);
     State state;
     trainee->add_to(state);
     EXPECT_EQ(state.sync(world), 0);
@@ -343,7 +374,7 @@ TEST_P(ElasticShards, TheCommitOfARankThatMissedAGenerationIsDropped) {
     const int rank = world.rank();
     const Group alone = world.split(rank).get().value();
     const auto others = world.split(rank > 0 ? std::optional(0) : std::nullopt).get();
-    const auto trainee = GetParam().make(alone, static_cast<std::uint64_t>(rank), 1);
+    const auto trainee = GetParam().make(alone, static_cast<std::uint64_t>(rank), 1, false);
     State state;
     trainee->add_to(state);
     detail::StateAccess access(state);
@@ -400,7 +431,7 @@ TEST_P(ElasticShards, RestoreUsesTheOwnShard) {
   Company company(2);
   on_ranks(company.groups(), [&](const Group& world) {
     const Group alone = world.split(world.rank()).get().value();
-    const auto trainee = GetParam().make(alone, 1, 1);
+    const auto trainee = GetParam().make(alone, 1, 1, false);
     State state;
     trainee->add_to(state);
     state.sync(world);
