@@ -125,7 +125,9 @@ class WEFT_EXPORT GroupPipeline {
 
   // The optimizer of a stage of this rank. Use it between steps, and equally on all replicas, to change its
   // learning rate and state; do not call its step() and move_to(). The reference is valid until the next
-  // step. failed_precondition: there is no optimizer.
+  // step. It has the parameters that required grad at construction or in a step, and refuses the state of
+  // others: unfreeze these before the GroupPipeline is constructed. failed_precondition: there is no
+  // optimizer.
   dist_optim::StepTarget& optimizer(int stage);
   // This rank's parts of the parameters of its stages, for an optimizer and for checkpoints. They have the
   // names that the parameters have in the stages' modules. failed_precondition: GroupPipelineOptions::sharded

@@ -69,7 +69,7 @@ ShardedOptimizer::ShardedOptimizer(data_parallel::Replica& replica, dist_optim::
       options_(options),
       flat_(std::make_unique<FlatParameters>()) {
   find_parameters();
-  start();
+  start(false);
   if (options_.overlap) replica_.set_on_reduced([this](std::size_t parameter) { on_reduced(parameter); });
 }
 
@@ -81,15 +81,18 @@ ShardedOptimizer::~ShardedOptimizer() {
 
 // --- The plan ---
 
-// Adds the replica's parameters that require grad and are not known yet.
-void ShardedOptimizer::find_parameters() {
+// Adds the replica's parameters that are not known yet, if they require grad or have one of these names.
+void ShardedOptimizer::find_parameters(const std::set<std::string>& names_of_frozen) {
   std::vector<at::Tensor> tensors = replica_.parameters();
-  const auto is_known = [&](std::size_t i) { return indices_[i] || !tensors[i].requires_grad(); };
+  const std::vector<std::string> names = replica_.parameter_names();
+  const auto is_wanted = [&](std::size_t i) {
+    return tensors[i].requires_grad() || names_of_frozen.contains(names[i]);
+  };
+  const auto is_known = [&](std::size_t i) { return indices_[i] || !is_wanted(i); };
   bool known = std::equal(tensors.begin(), tensors.end(), replicated_.begin(), replicated_.end(),
                           [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
   for (std::size_t i = 0; known && i < tensors.size(); ++i) known = is_known(i);
   if (known) return;
-  const std::vector<std::string> names = replica_.parameter_names();
   const auto placements = tensor_parallel::placements(replica_.replicated_module());
   indices_.clear();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -99,7 +102,7 @@ void ShardedOptimizer::find_parameters() {
       indices_.emplace_back(found - parameters_.begin());
       continue;
     }
-    if (!tensors[i].requires_grad()) {
+    if (!is_wanted(i)) {
       indices_.emplace_back();
       continue;
     }
@@ -112,10 +115,31 @@ void ShardedOptimizer::find_parameters() {
   replicated_ = std::move(tensors);
 }
 
-void ShardedOptimizer::start() {
+// If a rank has a new group, finds the parameters that any rank knows, in the replica's order: a rank that
+// constructs its optimizer does not know those that other ranks have trained and frozen again, and ranks may
+// have added them in different orders.
+void ShardedOptimizer::find_parameters_of_all_ranks(bool has_new_group) {
+  const at::Tensor known = at::zeros({static_cast<std::int64_t>(indices_.size()) + 1}, at::kByte);
+  auto* const is_known = known.mutable_data_ptr<std::uint8_t>();
+  for (std::size_t i = 0; i < indices_.size(); ++i) is_known[i] = indices_[i] ? 1 : 0;
+  is_known[indices_.size()] = has_new_group ? 1 : 0;
+  group_->all_reduce(known, collectives::ReduceOp::max).get();
+  if (is_known[indices_.size()] == 0) return;
+  const std::vector<std::string> names = replica_.parameter_names();
+  std::set<std::string> wanted;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (is_known[i] != 0) wanted.insert(names[i]);
+  parameters_.clear();
+  splits_.clear();
+  replicated_.clear();
+  find_parameters(wanted);
+}
+
+void ShardedOptimizer::start(bool has_new_group) {
   failure_ = "it has no group yet";
   round_ = {};
   group_ = replica_.group().split(0, replica_.group().rank()).get().value();
+  find_parameters_of_all_ranks(has_new_group);
   compare();
   streams_.clear();
   slices_.clear();
@@ -193,7 +217,7 @@ void ShardedOptimizer::set_group(const std::vector<dist_optim::OptimizerState>& 
   std::map<std::string, double> rates;
   for (const auto& [group, spec] : spec_.by_group()) rates[group] = leaves_->learning_rate(group);
   find_parameters();
-  start();
+  start(true);
   for (const auto& [group, rate] : rates) leaves_->set_learning_rate(rate, group);
   if (!states.empty()) set_state(states);
 }
@@ -236,21 +260,24 @@ void ShardedOptimizer::drop_round() {
   leaves_->end_round();
 }
 
+void ShardedOptimizer::add_parameters(const std::set<std::string>& names_of_frozen) {
+  const std::size_t known = parameters_.size();
+  find_parameters(names_of_frozen);
+  if (parameters_.size() == known) return;
+  // If another rank has no new parameter, it runs another collective than this one, which the group reports
+  // on all ranks (not so for the objects of compare()).
+  const at::Tensor counts = at::zeros({group_->size()}, at::kLong);
+  group_->all_gather(counts, at::full({1}, static_cast<std::int64_t>(parameters_.size()), at::kLong)).get();
+  compare();
+  const dist_optim::OptimizerState state = leaves_->state();
+  add_buckets(known);
+  leaves_ = std::make_unique<dist_optim::ShadowLeaves>(slices_, spec_);
+  leaves_->set_state(state);
+}
+
 void ShardedOptimizer::begin_round() {
   if (round_.began) return;
-  const std::size_t known = parameters_.size();
-  find_parameters();
-  if (parameters_.size() > known) {
-    // If another rank has no new parameter, it runs another collective than this one, which the group reports
-    // on all ranks (not so for the objects of compare()).
-    const at::Tensor counts = at::zeros({group_->size()}, at::kLong);
-    group_->all_gather(counts, at::full({1}, static_cast<std::int64_t>(parameters_.size()), at::kLong)).get();
-    compare();
-    const dist_optim::OptimizerState state = leaves_->state();
-    add_buckets(known);
-    leaves_ = std::make_unique<dist_optim::ShadowLeaves>(slices_, spec_);
-    leaves_->set_state(state);
-  }
+  add_parameters({});
   flat_->take_replaced();
   round_ = {};
   round_.began = true;
@@ -412,7 +439,10 @@ void ShardedOptimizer::set_state(const std::vector<dist_optim::OptimizerState>& 
   for (const auto& state : states)
     for (const auto& [key, tensor] : state.tensors)
       if (!names.contains(owner_of(key, names)))
-        refuse("set_state: the state has " + key + ", expected only states of this optimizer's parameters");
+        refuse(
+            "set_state: the state has " + key +
+            ", expected only states of this optimizer's parameters: let the others require grad before the "
+            "optimizer is constructed, or load a checkpoint (add_wanted_to())");
   leaves_->set_state(dist_optim::reslice(states, slices_));
 }
 
@@ -429,8 +459,23 @@ void ShardedOptimizer::add_to(SlicedState& state, const std::string& prefix) con
   add_optimizer(state, this->state(), slices(), prefix);
 }
 
+// A parameter that is frozen now may begin to require grad after the state is loaded, and then needs its
+// state.
 void ShardedOptimizer::add_wanted_to(SlicedState& state, const std::vector<std::string>& names,
-                                     const std::string& prefix) const {
+                                     const std::string& prefix) {
+  std::set<std::string> with_state;
+  for (const std::string& name : names)
+    if (const auto slash = name.rfind('/'); name.starts_with(prefix) && slash > prefix.size())
+      with_state.insert(name.substr(prefix.size(), slash - prefix.size()));
+  const std::vector<std::string> of_replica = replica_.parameter_names();
+  bool known = true;
+  for (std::size_t i = 0; i < indices_.size(); ++i)
+    known = known && (indices_[i] || !with_state.contains(of_replica[i]));
+  if (!known) {
+    const at::NoGradGuard no_grad;
+    if (round_.began) drop_round();
+    or_fail([&] { add_parameters(with_state); });
+  }
   add_wanted_optimizer(state, spec_, slices(), names, prefix);
 }
 

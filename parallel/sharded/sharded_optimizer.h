@@ -37,6 +37,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -101,15 +102,18 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   void set_state(const std::vector<dist_optim::OptimizerState>& states);
 
   // See training_state.h. take_from() drops the gradients of a backward that was not followed by a step().
+  // add_wanted_to(): all ranks call it. If `names` has the state of parameters that are frozen, the optimizer
+  // keeps it until they require grad: they are moved into buckets, and the call blocks.
   void add_to(SlicedState& state, const std::string& prefix = "optimizer/") const;
   void add_wanted_to(SlicedState& state, const std::vector<std::string>& names,
-                     const std::string& prefix = "optimizer/") const;
+                     const std::string& prefix = "optimizer/");
   void take_from(const SlicedState& state, const std::string& prefix = "optimizer/");
 
   // Splits the state over the new group. All ranks of the new group call it after Replica::set_group(). A new
-  // rank constructs its optimizer and calls set_state() instead. states: as in set_state(). The part of a
-  // lost rank is lost, so the states must have been saved before the loss. If `states` is empty, the learning
-  // rates are kept, and the rest of the state starts at zero.
+  // rank constructs its optimizer and calls set_state() instead. Afterwards, all ranks optimize the
+  // parameters that any of them has optimized. states: as in set_state(). The part of a lost rank is lost, so
+  // the states must have been saved before the loss. If `states` is empty, the learning rates are kept, and
+  // the rest of the state starts at zero.
   void set_group(const std::vector<dist_optim::OptimizerState>& states);
 
   const dist_optim::OptimizerSpec& spec() const { return spec_; }  // the optimizer, with its options
@@ -135,8 +139,10 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   void shadow_step(int source) override;
   void finish_join(int) override {}
 
-  void start();
-  void find_parameters();
+  void start(bool has_new_group);
+  void find_parameters(const std::set<std::string>& names_of_frozen = {});
+  void find_parameters_of_all_ranks(bool has_new_group);
+  void add_parameters(const std::set<std::string>& names_of_frozen);
   void add_buckets(std::size_t first_parameter);
   std::vector<ParameterSlice> slices() const;
   std::vector<std::string> describe() const;

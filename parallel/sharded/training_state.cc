@@ -94,13 +94,12 @@ void add_module(SlicedState& to, const torch::nn::Module& module, const std::str
 std::vector<ParameterSlice> slices_of(const torch::nn::Module& module) {
   std::vector<ParameterSlice> slices;
   for (const tensor_parallel::Placement& each : tensor_parallel::placements(module))
-    if (each.tensor.requires_grad())
-      slices.push_back({each.name,
-                        each.tensor.sizes().vec(),
-                        0,
-                        each.tensor.numel(),
-                        {each.name, each.tensor},
-                        each.splits});
+    slices.push_back({each.name,
+                      each.tensor.sizes().vec(),
+                      0,
+                      each.tensor.numel(),
+                      {each.name, each.tensor},
+                      each.splits});
   return slices;
 }
 

@@ -59,8 +59,9 @@ WEFT_EXPORT SlicedTensor slice_of_whole(const std::string& name, std::vector<std
 WEFT_EXPORT void add_module(SlicedState& to, const torch::nn::Module& module,
                             const std::string& prefix = "model/");
 
-// For a module that every rank has: returns the parameters that require grad, for the functions below. Each
-// rank must have an elementwise optimizer for all of these parameters, such as GroupPipeline::optimizer().
+// For a module that every rank has: returns its parameters, for the functions below. Each rank must have an
+// elementwise optimizer for all that require grad, such as GroupPipeline::optimizer(). A frozen parameter may
+// have a state, too: that of the time before it was frozen.
 WEFT_EXPORT std::vector<ParameterSlice> slices_of(const torch::nn::Module& module);
 
 // Adds the position of a sampler; all ranks must have delivered equally many batches. After load(),

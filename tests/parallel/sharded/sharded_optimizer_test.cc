@@ -1,6 +1,7 @@
 #include <weft/parallel/sharded/sharded_optimizer.h>
 
 #include <weft/dist_optim/local/rowwise_adagrad.h>
+#include <weft/parallel/sharded/checkpoint/checkpoints.h>
 
 #include <torch/torch.h>
 
@@ -9,6 +10,7 @@
 #include <sstream>
 
 #include "tests/parallel/data_parallel/ranks.h"
+#include "tests/parallel/sharded/checkpoint/states.h"
 
 namespace weft::sharded::sharded_optimizer_test {
 namespace {
@@ -480,6 +482,59 @@ TEST(ShardedOptimizers, ContinuesInASmallerAndALargerGroup) {
   });
 }
 
+// The new rank has frozen the parameter that the others have unfrozen, and does not know that they have
+// frozen another one.
+TEST(ShardedOptimizers, ANewRankFollowsWhatTheOthersHaveFrozen) {
+  Company company(3, Backend::memory);
+  on_ranks(company.groups(), [](const Group& group) {
+    const OptimizerSpec spec = torch::optim::AdamOptions(0.03);
+    const ShardedOptimizerOptions options{.bucket_bytes = 300};
+    const auto make = [](int seed) {
+      auto net = std::make_shared<Net>(seed);
+      net->first->weight.requires_grad_(false);
+      return net;
+    };
+    const auto expected = std::make_shared<Net>();
+    Whole whole(*expected, spec);
+    auto net = make(1);
+    std::optional<DistributedDataParallel<Net>> ddp(std::in_place, group, net);
+    std::optional<ShardedOptimizer> optimizer(std::in_place, *ddp, spec, options);
+    train(*ddp, *optimizer, {.to = 2});
+    net->first->weight.requires_grad_(true);
+    net->middle->bias.requires_grad_(false);
+    train(*ddp, *optimizer, {.from = 2, .to = 4});
+    const OptimizerState saved = optimizer->whole_state(std::nullopt);
+    if (group.rank() == 2) {
+      optimizer.reset();
+      ddp.reset();
+      net = make(9);
+      ddp.emplace(group, net);
+      optimizer.emplace(*ddp, spec, options);
+      optimizer->set_state({saved});
+    } else {
+      ddp->set_group(group);
+      optimizer->set_group({saved});
+    }
+    EXPECT_TRUE(net->first->weight.requires_grad());
+    EXPECT_FALSE(net->middle->bias.requires_grad());
+    {
+      const at::NoGradGuard no_grad;
+      for (std::size_t i = 0; i < net->parameters().size(); ++i)
+        expected->parameters()[i].copy_(net->parameters()[i]);
+    }
+    expected->middle->bias.requires_grad_(false);
+    DistributedDataParallel plain{group, expected};
+    whole.set_state(saved);
+    for (const int from : {4, 6}) {
+      train(plain, whole, {.from = from, .to = from + 2});
+      train(*ddp, *optimizer, {.from = from, .to = from + 2});
+      expect_same(*net, *expected);
+      for (const auto& each : {net, expected}) each->middle->bias.requires_grad_(true);
+    }
+    expect_same(optimizer->whole_state(std::nullopt), whole.state());
+  });
+}
+
 // --- Changes of the module ---
 
 std::string saved(double value) {
@@ -570,6 +625,53 @@ TEST(ShardedOptimizers, StepParametersThatBeginToRequireGrad) {
         train(ddp, optimizer, {.from = from, .to = from + 3});
         train(plain, whole, {.from = from, .to = from + 3});
         expect_same(*net, *expected);
+      }
+      expect_same(optimizer.whole_state(std::nullopt), whole.state());
+    });
+  }
+}
+
+// A run of all parameters is restored into one that has frozen some of them, and unfreezes them later.
+TEST(ShardedOptimizers, ARestoredStateServesParametersThatAreUnfrozenLater) {
+  for (const bool overlap : {false, true}) {
+    const testing::Folder folder;
+    Company company(2, Backend::memory);
+    on_ranks(company.groups(), [&](const Group& group) {
+      const OptimizerSpec spec =
+          OptimizerSpec(torch::optim::AdamOptions(0.03)).with_group("last", {{"lr", 0.3}});
+      const ShardedOptimizerOptions options{.bucket_bytes = 200, .overlap = overlap};
+      const auto saved = std::make_shared<Net>(), net = std::make_shared<Net>(),
+                 expected = std::make_shared<Net>();
+      DistributedDataParallel before{group, saved}, plain{group, expected};
+      ShardedOptimizer first(before, spec, options);
+      Whole whole(*expected, spec);
+      train(before, first, {.to = 3});
+      train(plain, whole, {.to = 3});
+      Checkpoints checkpoints(group, folder.path);
+      SlicedState state;
+      add_module(state, *saved);
+      first.add_to(state);
+      checkpoints.save(3, state).get();
+
+      const auto freeze = [&](bool on) {
+        for (const auto& each : {net, expected})
+          for (const at::Tensor& parameter : {each->first->weight, each->middle->bias})
+            parameter.set_requires_grad(!on);
+      };
+      freeze(true);
+      DistributedDataParallel ddp{group, net};
+      ShardedOptimizer optimizer(ddp, spec, options);
+      SlicedState loaded;
+      add_module(loaded, *net);
+      optimizer.add_wanted_to(loaded, checkpoints.names(3));
+      loaded.notes = checkpoints.load(3, loaded);
+      optimizer.take_from(loaded);
+      expect_same(optimizer.whole_state(std::nullopt), whole.state());
+      for (const int from : {4, 7}) {
+        train(ddp, optimizer, {.from = from, .to = from + 2});
+        train(plain, whole, {.from = from, .to = from + 2});
+        expect_same(*net, *expected);
+        freeze(false);
       }
       expect_same(optimizer.whole_state(std::nullopt), whole.state());
     });

@@ -184,5 +184,28 @@ TEST(SavedTrainings, AnOptimizerOfLibTorchContinues) {
   });
 }
 
+// As in a GroupPipeline, whose optimizer keeps the parameters that the program freezes.
+TEST(SavedTrainings, AFrozenParameterHasItsState) {
+  const dist_optim::OptimizerSpec spec = torch::optim::AdamWOptions(0.01);
+  const auto model = std::make_shared<Net>();
+  const auto parameters = dist_optim::parameters_of(*model);
+  dist_optim::ShadowLeaves optimizer(parameters, spec);
+  dist_optim::Gradients gradients;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    gradients[i] = at::ones_like(parameters[i].tensor.detach());
+  optimizer.step(gradients);
+  model->first->weight.requires_grad_(false);
+  SlicedState state;
+  add_optimizer(state, optimizer.state(), slices_of(*model), "optimizer/");
+  EXPECT_TRUE(state.tensors.contains("optimizer/first.weight/exp_avg"));
+  const auto loaded = optimizer_in(state, spec.name, slices_of(*model), "optimizer/");
+  optimizer.set_state(loaded);
+  dist_optim::ShadowLeaves without_frozen(dist_optim::parameters_of(*model), spec);
+  const auto error = test::error_of([&] { without_frozen.set_state(loaded); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), rpc::ErrorKind::invalid_argument);
+  EXPECT_NE(std::string(error->what()).find("first.weight/"), std::string::npos) << error->what();
+}
+
 }  // namespace
 }  // namespace weft::sharded::training_state_test
