@@ -16,6 +16,11 @@
 namespace weft::dist_optim {
 namespace {
 
+// The check of a change that loads the state. Both arguments outlive it.
+ObjectChange::Ask check_of(const rref::ReferencePtr& object, const OptimizerState& state) {
+  return [&object, &state] { return ask<&OptimizerService::check_state>(object, without_values(state)); };
+}
+
 // Whether the owner of the object reported this error. For other errors, the result of the call is unknown.
 bool answered(const std::exception_ptr& error) {
   try {
@@ -438,9 +443,6 @@ rpc::Task<void> DistributedOptimizer::Core::restore(std::shared_ptr<Core> self, 
   const std::vector<std::uint64_t> found = co_await std::move(all);
   std::vector<bool> restored(self->own_modules);
   std::vector<ObjectChange> changes;
-  const auto check_of = [](const rref::ReferencePtr& object, const OptimizerState& state) {
-    return [&object, &state] { return ask<&OptimizerService::check_state>(object, without_values(state)); };
-  };
   for (std::size_t i = 0; i < modules.size(); ++i) {
     ObjectChange change{.object = modules[i], .name = "module " + std::to_string(i)};
     change.checks.push_back([&, i] {

@@ -147,11 +147,11 @@ rpc::Task<Notes> load_all(std::filesystem::path path, Modules modules, Distribut
   }
   std::vector<ObjectChange> changes;
   for (std::size_t i = 0; i < modules.size(); ++i) {
-    const auto check = [&, i] {
+    const ObjectChange::Ask check = [&, i] {
       return ask<&dist_autograd::ModuleService::check_state_dict>(modules[i].reference(),
                                                                   without_values(loaded.modules[i]), true);
     };
-    const auto apply = [&, i] {
+    const ObjectChange::Ask apply = [&, i] {
       return modules[i]
           .load_state_dict(loaded.modules[i])
           .then([](rpc::Result<dist_autograd::LoadedState>&& done) {

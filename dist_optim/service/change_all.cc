@@ -2,7 +2,7 @@
 
 #include <weft/rpc/core/when_all.h>
 
-#include <ATen/Functions.h>
+#include <ATen/ops/zeros.h>
 
 #include <exception>
 #include <utility>
@@ -11,7 +11,7 @@ namespace weft::dist_optim {
 namespace {
 
 at::Tensor without_values(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.dim() == 0) return tensor;
+  if (!tensor.defined() || tensor.dim() == 0 || tensor.is_quantized()) return tensor;
   const at::TensorOptions options(tensor.scalar_type());
   if (tensor.layout() == at::kSparse) return at::zeros(tensor.sizes(), options.layout(at::kSparse));
   if (tensor.layout() != at::kStrided) return tensor;
