@@ -152,12 +152,14 @@ Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Mod
     if (options_.mixed_precision.buffers && each.tensor.is_floating_point())
       each.tensor.set_data(each.tensor.detach().to(*options_.mixed_precision.buffers));
   }
-  if (compare(false)) share_requires_grad(group_, this->parameters(), 0);
-  if (std::none_of(parameters_.begin(), parameters_.end(),
-                   [](const NamedParameter& each) { return each.tensor.requires_grad(); }))
+  if (compare(false)) {
+    share_requires_grad(group_, this->parameters(), 0);  // the other ranks may have frozen all parameters
+  } else if (std::none_of(parameters_.begin(), parameters_.end(),
+                          [](const NamedParameter& each) { return each.tensor.requires_grad(); })) {
     throw rpc::Error(
         rpc::ErrorKind::invalid_argument,
         "DistributedDataParallel: the module has no parameters that require grad, expected at least one");
+  }
   if (options_.init_sync) broadcast_all(0);
   if (options_.mixed_precision.parameters)
     low_precision_ = std::make_shared<LowPrecision>(this->parameters(), *options_.mixed_precision.parameters);

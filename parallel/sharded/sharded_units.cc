@@ -148,12 +148,26 @@ void ShardedUnits::set_groups(ShardGroups groups) {
 std::vector<bool> ShardedUnits::share_trained() const {
   std::vector<at::Tensor> parameters;
   std::vector<std::uint8_t> trains;
+  std::vector<std::string> names;  // of each shard
   for (const auto& unit : units_)
     for (const FlatShard& shard : unit->shards) {
       trains.push_back(shard.trains() ? 1 : 0);
-      for (const auto& [name, tensor, sparse] : shard.parameters()) parameters.push_back(tensor);
+      names.emplace_back();
+      for (const auto& [name, tensor, sparse] : shard.parameters()) {
+        parameters.push_back(tensor);
+        names.back() += (names.back().empty() ? "" : ", ") + name;
+      }
     }
   const auto share = [&](const collectives::Group& group) {
+    const auto all = group.all_gather_object(names).get();
+    for (std::size_t rank = 1; rank < all.size(); ++rank)
+      if (all[rank] != all[0]) {
+        (void)rpc::capture([&] { group.barrier().get(); });  // as in train_thawed()
+        throw Error(ErrorKind::failed_precondition,
+                    setup_.owner + ": rank " + std::to_string(rank) +
+                        " has its parameters in other shards than rank 0, expected modules of which the same "
+                        "parameters require grad when they are wrapped");
+      }
     data_parallel::share_requires_grad(group, parameters, 0);
     trains = group.broadcast_object(trains, 0).get();
   };

@@ -4,6 +4,7 @@
 #include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/sessions.h>
+#include <weft/rpc/transport/internal/socket_user.h>
 
 #include <unistd.h>
 
@@ -215,6 +216,13 @@ bool Link::check_user(const std::string& name, const std::string& identity) {
   if (identity == own) return true;
   // A peer that dies is not an intruder: its goodbye, or the end of the connection, follows.
   if (identity.empty() && connection_->has_ended()) return false;
+  if (identity.empty() && !can_ask_for_users()) {
+    finish(
+        Error(ErrorKind::unavailable, "handshake with '" + name +
+                                          "': this process has no free descriptor to ask for the user of the "
+                                          "peer: raise ulimit -n"));
+    return false;
+  }
   refuse_peer(Error(ErrorKind::permission_denied,
                     "handshake with '" + name + "': it runs as " +
                         (identity.empty() ? "a user that the system does not report" : identity) +

@@ -19,9 +19,9 @@ constexpr auto look_timeout = std::chrono::seconds{5};
 // How long a member that has released waits for the others to release. Members of earlier versions of weft
 // never publish this state.
 constexpr auto release_timeout = std::chrono::seconds{10};
-// After a change, a member of a job of n members looks again after n times this pause. While members join one
-// after the other, each look then reports several of them: the store's keeper sends O(n) reports to each of n
-// members if it answered each look at once.
+// After a change, a member of a job of n members looks again after n times this pause, at most store_pause.
+// While members join one after the other, each look then reports several of them: the store's keeper sends
+// O(n) reports to each of n members if it answered each look at once.
 constexpr auto pause_per_member = std::chrono::microseconds{250};
 
 }  // namespace
@@ -160,7 +160,7 @@ void JobMembership::looked(Result<StoreChanges>&& result) {
   std::chrono::nanoseconds pause{};
   {
     MutexLock lock(mutex_);
-    pause = pause_per_member * roster_.members().size();
+    pause = std::min<std::chrono::nanoseconds>(pause_per_member * roster_.members().size(), store_pause);
   }
   look_after(pause);
 }

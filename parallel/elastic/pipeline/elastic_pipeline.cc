@@ -41,6 +41,7 @@ struct ElasticPipeline::Impl {
   void add_to(sharded::SlicedState& to) const;
   void add_wanted_to(sharded::SlicedState& to, const std::vector<std::string>& names) const;
   void take_from(const sharded::SlicedState& from);
+  std::vector<sharded::ParameterSlice> optimized(int stage, const torch::nn::Module& module) const;
   // Calls f(number, module) for each stage of this rank.
   template <class F>
   void for_each_stage(F f) const {
@@ -94,12 +95,25 @@ void ElasticPipeline::Impl::add_to(sharded::SlicedState& to) const {
   });
 }
 
+// The parameters of which the optimizer of this worker can have a state. A worker that gets another stage
+// makes a new optimizer, which does not know the frozen parameters.
+std::vector<sharded::ParameterSlice> ElasticPipeline::Impl::optimized(int stage,
+                                                                      const torch::nn::Module& module) const {
+  auto slices = sharded::slices_of(module);
+  const auto state = trained ? trained->optimizer(stage).state() : dist_optim::OptimizerState{};
+  std::erase_if(slices, [&](const sharded::ParameterSlice& each) {
+    if (each.leaf.tensor.requires_grad()) return false;
+    const auto first = state.tensors.lower_bound(each.parameter + "/");
+    return first == state.tensors.end() || !first->first.starts_with(each.parameter + "/");
+  });
+  return slices;
+}
+
 void ElasticPipeline::Impl::add_wanted_to(sharded::SlicedState& to,
                                           const std::vector<std::string>& names) const {
-  for_each_stage([&](int, const torch::nn::Module& module) {
+  for_each_stage([&](int stage, const torch::nn::Module& module) {
     sharded::add_module(to, module);
-    sharded::add_wanted_optimizer(to, *options.optimizer, sharded::slices_of(module), names,
-                                  optimizer_prefix);
+    sharded::add_wanted_optimizer(to, *options.optimizer, optimized(stage, module), names, optimizer_prefix);
   });
 }
 
@@ -108,7 +122,7 @@ void ElasticPipeline::Impl::take_from(const sharded::SlicedState& from) {
   if (!trained || !from.notes.contains(optimizer_prefix + "name")) return;
   for_each_stage([&](int stage, const torch::nn::Module& module) {
     trained->optimizer(stage).set_state(
-        sharded::optimizer_in(from, options.optimizer->name, sharded::slices_of(module), optimizer_prefix));
+        sharded::optimizer_in(from, options.optimizer->name, optimized(stage, module), optimizer_prefix));
   });
 }
 

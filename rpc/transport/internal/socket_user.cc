@@ -130,6 +130,10 @@ std::string identity_of(tcp::socket& socket) {
   return error ? std::string() : uid_text(user);
 }
 
+bool can_ask_for_users() {
+  return static_cast<bool>(Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)));
+}
+
 std::optional<uid_t> user_in_table(std::string_view table, const tcp::endpoint& own,
                                    const tcp::endpoint& other) {
   for (const bool v6 : {false, true}) {

@@ -23,6 +23,10 @@ namespace weft::rpc {
 std::string identity_of(asio::local::stream_protocol::socket& socket);
 WEFT_EXPORT std::string identity_of(asio::ip::tcp::socket& socket);
 
+// Whether this process can open the descriptor that the question needs. If not, identity_of() may be empty
+// for a connection that has a user.
+WEFT_EXPORT bool can_ask_for_users();
+
 // The user of the connected socket at `own`, in a table in the format of /proc/net/tcp and /proc/net/tcp6.
 WEFT_EXPORT std::optional<uid_t> user_in_table(std::string_view table, const asio::ip::tcp::endpoint& own,
                                                const asio::ip::tcp::endpoint& other);
