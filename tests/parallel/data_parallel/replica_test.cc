@@ -45,6 +45,26 @@ TEST_F(Replicas, MayKeepTheirInitialValues) {
   });
 }
 
+// The others may have frozen all parameters for now.
+TEST_F(Replicas, OfANewRankFreezeWhatTheOthersHaveFrozen) {
+  const auto later = company.groups({.name = "later"});
+  on_ranks(groups, [&](const Group& group) {
+    const auto own = group.split(group.rank()).get();
+    const Group& whole = later[static_cast<std::size_t>(group.rank())];
+    auto net = std::make_shared<Net>(10 + group.rank());
+    std::optional<DistributedDataParallel<Net>> ddp;
+    if (group.rank() == 0) {
+      ddp.emplace(*own, net);
+      for (const at::Tensor& parameter : net->parameters()) parameter.set_requires_grad(false);
+      ddp->set_group(whole);
+    } else {
+      ddp.emplace(whole, net);
+    }
+    for (const at::Tensor& parameter : net->parameters()) EXPECT_FALSE(parameter.requires_grad());
+    expect_close(values_of(*net), values_of(Net(10)), 0);
+  });
+}
+
 TEST_F(Replicas, ThatDifferAreRefusedWithTheFirstDifference) {
   const auto error = [&](auto make) {
     std::vector<std::string> texts(2);

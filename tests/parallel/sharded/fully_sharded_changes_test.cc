@@ -248,6 +248,24 @@ TEST(FullyShardedChanges, UnfreezingOnOneRankIsRefusedOnAllRanks) {
 
 // --- Gradients that the program holds ---
 
+// A parameter that is frozen when its module is wrapped is in a shard of its own.
+TEST(FullyShardedChanges, ANewRankWithOtherShardsIsRefusedOnAllRanks) {
+  Company company(ranks);
+  const auto later = company.groups({.name = "later"});
+  on_ranks(company.groups(), [&](const collectives::Group& group) {
+    const auto own = group.split(group.rank()).get();
+    const auto model = std::make_shared<Model>();
+    if (group.rank() == 1) model->parameters().back().set_requires_grad(false);
+    FullyShardedDataParallel fsdp{*own, model, {.block = "layers.*"}};
+    const auto error = test::error_of([&] { fsdp.set_group(later[static_cast<std::size_t>(group.rank())]); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition) << error->what();
+    EXPECT_NE(std::string(error->what()).find("rank 1 has its parameters in other shards than rank 0"),
+              std::string::npos)
+        << error->what();
+  });
+}
+
 TEST(FullyShardedChanges, AHeldGradientKeepsItsValues) {
   for (const bool narrow : {false, true}) {
     Company company(ranks);
