@@ -13,12 +13,13 @@
 
 namespace weft::dist_optim {
 
+// The change of one object.
 struct ObjectChange {
-  using Ask = std::function<rpc::Future<void>()>;
-  rref::ReferencePtr object;
-  std::string name;         // in errors
-  std::vector<Ask> checks;  // fail if the owner would refuse the change
-  Ask apply;
+  using Ask = std::function<rpc::Future<void>()>;  // begins a call to the owner
+  rref::ReferencePtr object;                       // that changes
+  std::string name;                                // in errors
+  std::vector<Ask> checks;                         // fail if the owner would refuse the change
+  Ask apply;                                       // makes the change
 };
 
 // If a check fails, nothing changes, and the task fails with that error. An owner may still fail after the
