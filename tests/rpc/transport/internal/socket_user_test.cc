@@ -7,6 +7,7 @@
 #include <asio/write.hpp>
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <bit>
@@ -141,6 +142,24 @@ TEST_F(SocketUserTest, TheTableOfTheKernelIsRead) {
   ::close(file);
   EXPECT_EQ(user_in_table(table, dialled_.local_endpoint(), dialled_.remote_endpoint()), ::geteuid());
   EXPECT_EQ(user_in_table(table, accepted_.local_endpoint(), accepted_.remote_endpoint()), ::geteuid());
+}
+
+// A connection whose user the process cannot ask for is not refused for good.
+TEST_F(SocketUserTest, TheQuestionNeedsADescriptor) {
+  ASSERT_TRUE(connect("127.0.0.1", "127.0.0.1"));
+  const int next = ::dup(0);
+  ASSERT_GE(next, 0);
+  ::close(next);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{static_cast<rlim_t>(next), limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const bool can = can_ask_for_users();
+  const std::string identity = identity_of(accepted_);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_FALSE(can);
+  EXPECT_EQ(identity, "");
+  EXPECT_TRUE(can_ask_for_users());
 }
 
 }  // namespace
