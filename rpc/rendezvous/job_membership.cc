@@ -20,8 +20,8 @@ constexpr auto look_timeout = std::chrono::seconds{5};
 // never publish this state.
 constexpr auto release_timeout = std::chrono::seconds{10};
 // After a change, a member of a job of n members looks again after n times this pause, at most store_pause.
-// While members join one after the other, each look then reports several of them: the store's keeper sends
-// O(n) reports to each of n members if it answered each look at once.
+// While members join one after the other, each look then reports several of them. The store's keeper would
+// send O(n) reports to each of n members if each looked again at once.
 constexpr auto pause_per_member = std::chrono::microseconds{250};
 
 }  // namespace
