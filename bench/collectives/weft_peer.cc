@@ -3,7 +3,7 @@
 
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/collectives/group.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/tensor/layers.h>
 

@@ -1,7 +1,7 @@
 #include "bench/ddp/weft_rank.h"
 
 #include <weft/parallel/collectives/collectives_layer.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 #include <weft/rpc/tensor/layers.h>
 
 #include <ATen/Parallel.h>

@@ -9,7 +9,7 @@
 #include <weft/parallel/pipeline/remote/pipeline.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/measured_costs.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -6,7 +6,7 @@
 #include "bench/harness/statistics.h"
 
 #include <weft/parallel/collectives/collectives_layer.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 #include <weft/rpc/tensor/layers.h>
 
 #include <ATen/Parallel.h>

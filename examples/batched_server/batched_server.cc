@@ -6,7 +6,7 @@
 #include "batched_server/batcher.h"
 
 #include <fmt/format.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/tensor/layers.h>
 #include <weft/rpc/tensor/tensor_codec.h>

@@ -11,7 +11,7 @@
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/collectives/group.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 #include <weft/rpc/rpc.h>
 
 #include <CLI/CLI.hpp>

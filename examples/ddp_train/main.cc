@@ -10,7 +10,7 @@
 #include <weft/parallel/data_parallel/distributed_sampler.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/rpc/agent/gauges.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 
 #include <utility>
 

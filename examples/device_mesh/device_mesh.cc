@@ -8,7 +8,7 @@
 #include <weft/parallel/collectives/device_mesh.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
 #include <weft/parallel/tensor_parallel/linear.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 
 #include <algorithm>
 #include <cstdio>

@@ -7,8 +7,8 @@
 #include <weft/parallel/elastic/leave_on_signal.h>
 #include <weft/parallel/elastic/run.h>
 #include <weft/rpc/agent/gauges.h>
-#include <weft/rpc/membership/job_place.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/job_place.h>
+#include <weft/rpc/job/run_job.h>
 
 #include <csignal>
 

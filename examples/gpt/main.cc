@@ -12,7 +12,7 @@
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/sharded/fully_sharded_optimizer.h>
 #include <weft/parallel/tensor_parallel/gradients.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 
 #include <utility>
 

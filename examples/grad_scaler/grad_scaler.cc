@@ -9,7 +9,7 @@
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/data_parallel/unscale.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 
 #include <cstdio>
 

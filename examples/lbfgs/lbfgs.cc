@@ -7,7 +7,7 @@
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/dist_lbfgs.h>
 #include <weft/dist_optim/layers.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
 

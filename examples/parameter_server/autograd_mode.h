@@ -3,7 +3,7 @@
 // runs on both workers, and each parameter is stepped by its owner.
 #pragma once
 
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 
 #include "fashion_mnist/dataset.h"
 #include "parameter_server/report.h"

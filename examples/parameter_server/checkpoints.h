@@ -6,7 +6,7 @@
 // The trainer then removes its file of the saved step before the previous one. One task uses the object.
 #pragma once
 
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 
 #include <cstdint>
 #include <filesystem>

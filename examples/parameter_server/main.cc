@@ -4,7 +4,7 @@
 // alternative.
 #include <torch/torch.h>
 #include <weft/dist_optim/layers.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 
 #include "parameter_server/server.h"
 #include "parameter_server/settings.h"

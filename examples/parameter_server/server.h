@@ -1,7 +1,7 @@
 // The server: owns the objects that trainers create on it, and prints the results of the run.
 #pragma once
 
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 
 #include "parameter_server/settings.h"
 

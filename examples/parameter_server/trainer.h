@@ -1,7 +1,7 @@
 // A trainer: trains on its part of the images in one of the two modes, and then tests.
 #pragma once
 
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 
 #include "parameter_server/settings.h"
 

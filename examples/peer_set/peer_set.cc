@@ -2,7 +2,7 @@
 // the call is retried only if its method is idempotent. No LibTorch.
 //
 //   peer_set     starts the client (rank 0) and the replicas (worker1 to worker3) on this machine
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 #include <weft/rpc/rpc.h>
 
 #include <atomic>

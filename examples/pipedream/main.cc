@@ -14,7 +14,7 @@
 #include <weft/parallel/pipeline/profiler.h>
 #include <weft/parallel/schedule/draw.h>
 #include <weft/parallel/schedule/measured_costs.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 
 #include <CLI/CLI.hpp>
 

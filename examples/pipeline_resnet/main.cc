@@ -12,7 +12,7 @@
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/measured_costs.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 
 #include <CLI/CLI.hpp>
 

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/dist_optim/layers.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
 

@@ -7,7 +7,7 @@
 #include <torch/torch.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/distributed_optimizer.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>
 

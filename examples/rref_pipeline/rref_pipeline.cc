@@ -8,7 +8,7 @@
 #include <weft/dist_autograd/backward_trace.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/distributed_optimizer.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/tensor/operator_trace.h>
 #include <weft/rpc/trace/tracer.h>

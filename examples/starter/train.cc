@@ -3,7 +3,7 @@
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 
 #include <cstdio>
 

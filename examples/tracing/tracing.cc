@@ -2,7 +2,7 @@
 // warehouse for each item. Open the file in ui.perfetto.dev or chrome://tracing. No LibTorch.
 //
 //   tracing [FILE]     starts the three processes on this machine; FILE is trace.json by default
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/trace/chrome_trace.h>
 #include <weft/rpc/trace/tracer.h>

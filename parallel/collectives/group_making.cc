@@ -4,7 +4,7 @@
 #include <weft/parallel/collectives/preparation.h>
 #include <weft/parallel/collectives/rendezvous.h>
 #include <weft/parallel/collectives/shm/shared_backend.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 
 #include <algorithm>
 #include <cstdlib>

@@ -22,7 +22,7 @@
 #include <weft/parallel/elastic/plan/generation.h>
 #include <weft/parallel/elastic/state.h>
 #include <weft/rpc/core/task.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 
 #include <chrono>
 #include <functional>

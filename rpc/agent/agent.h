@@ -14,7 +14,7 @@
 #include <weft/rpc/core/blocking_executor.h>
 #include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/endpoint/peer.h>
-#include <weft/rpc/rendezvous/membership.h>
+#include <weft/rpc/job/membership/membership.h>
 
 namespace weft::rpc {
 
@@ -70,7 +70,7 @@ class WEFT_EXPORT Agent {
   Peer peer(std::size_t rank);
 
   // The agent's membership of a job, if the options have a rendezvous. Programs use a Job
-  // (rpc/membership/job.h). Without a rendezvous, all functions except leave() throw failed_precondition.
+  // (rpc/job/job.h). Without a rendezvous, all functions except leave() throw failed_precondition.
   // leave(): the layers leave, then the agent leaves the job and drains.
   Future<void> leave();
   // Once the agent has joined: the present members, as the store last reported them, and their changes.
@@ -99,7 +99,7 @@ class WEFT_EXPORT Agent {
   // Counters since the agent was created, and the calls in flight now. The counters are read one after
   // another: a call that begins or completes meanwhile may be included in some of them only.
   AgentCounts counts() const;
-  // For layers, and for Job (rpc/membership/job.h). methods(): the served methods. membership() throws
+  // For layers, and for Job (rpc/job/job.h). methods(): the served methods. membership() throws
   // failed_precondition without a rendezvous.
   const std::shared_ptr<AgentCore>& core() const { return core_; }
   // Permits an Agent to be passed as the core of a PeerSet.

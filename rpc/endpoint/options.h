@@ -20,7 +20,7 @@
 
 namespace weft::rpc {
 
-// How the agents of one job find each other (rpc/rendezvous/membership.h).
+// How the agents of one job find each other (rpc/job/membership/membership.h).
 struct Rendezvous {
   static constexpr std::size_t no_rank = static_cast<std::size_t>(-1);
 

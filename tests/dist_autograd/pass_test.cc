@@ -1,7 +1,7 @@
 // Compares gradients of passes over several workers with single-process LibTorch. Also tests the end of
 // passes.
 #include <weft/rpc/agent/stats.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 
 #include "tests/dist_autograd/pass_support.h"
 #include "tests/support/cluster.h"

@@ -4,7 +4,7 @@
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/rpc/agent/stats.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 #include <weft/rref/rref.h>
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // RRefs in a job that agents have joined.
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 #include <weft/rref/rref.h>
 #include <weft/rref/rref_layer.h>
 

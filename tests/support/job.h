@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 #include <weft/rpc/transport/in_process.h>
 
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <weft/rpc/core/asio_loop.h>
-#include <weft/rpc/store/lease_keeper.h>
+#include <weft/rpc/job/store/lease_keeper.h>
 #include <weft/rpc/testing/wait.h>
 
 #include <gtest/gtest.h>

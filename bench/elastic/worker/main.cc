@@ -4,7 +4,7 @@
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
 #include <weft/parallel/elastic/run.h>
-#include <weft/rpc/membership/run_job.h>
+#include <weft/rpc/job/run_job.h>
 
 #include <fcntl.h>
 #include <torch/torch.h>

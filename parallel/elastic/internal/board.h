@@ -12,8 +12,8 @@
 
 #include <weft/parallel/elastic/plan/generation.h>
 #include <weft/rpc/core/mutex.h>
-#include <weft/rpc/membership/job.h>
-#include <weft/rpc/store/store.h>
+#include <weft/rpc/job/job.h>
+#include <weft/rpc/job/store/store.h>
 
 #include <chrono>
 #include <map>

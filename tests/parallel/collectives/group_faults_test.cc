@@ -1,7 +1,7 @@
 // Failures of groups that are easily overlooked: sizes that differ between pairs, lazy conjugate and negative
 // views, a death that no connection reports, options that are not inherited.
 #include <weft/parallel/collectives/device_mesh.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 
 #include "tests/parallel/collectives/company.h"
 

@@ -1,5 +1,5 @@
 // Groups of processes: results, and the errors of the other ranks when one process is killed or stopped.
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 
 #include <atomic>
 #include <deque>

@@ -1,7 +1,7 @@
 // Groups that are derived from a group: splits by color and key, meshes, shrunken groups after a loss, and
 // grown groups.
 #include <weft/parallel/collectives/device_mesh.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 
 #include <numeric>
 

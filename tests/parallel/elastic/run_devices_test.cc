@@ -1,6 +1,6 @@
 // Training on devices, over a FakeNccl: agents of one process, a device each.
 #include <weft/parallel/elastic/run.h>
-#include <weft/rpc/store/store.h>
+#include <weft/rpc/job/store/store.h>
 
 #include <torch/torch.h>
 

@@ -1,7 +1,7 @@
 // Workers in separate processes. One of three is killed, the others continue to train in their processes, and
 // another one joins. Then chaos: many workers are killed, leave and join at random times. The losses equal
 // those of one process with the logged samples.
-#include <weft/rpc/store/store.h>
+#include <weft/rpc/job/store/store.h>
 
 #include <fcntl.h>
 #include <poll.h>

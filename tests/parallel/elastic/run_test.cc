@@ -1,6 +1,6 @@
 #include <weft/parallel/elastic/run.h>
 
-#include <weft/rpc/store/store.h>
+#include <weft/rpc/job/store/store.h>
 #include <weft/rpc/testing/wait.h>
 
 #include <array>

@@ -2,7 +2,7 @@
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 #include <weft/parallel/sharded/fully_sharded_optimizer.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 
 #include <gtest/gtest.h>
 #include <malloc.h>

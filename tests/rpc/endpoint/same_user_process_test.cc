@@ -1,5 +1,5 @@
 // Agents of several users on one host, who are admitted or refused by AgentOptions::same_user.
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 #include <weft/rpc/rpc.h>
 
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
 // What a job costs as a function of the number of its members, in a simulated world: the bytes and messages
 // of each member, and of rank 0, which keeps the store. All members start at the same time.
-#include <weft/rpc/membership/job.h>
-#include <weft/rpc/rendezvous/roster.h>
-#include <weft/rpc/store/store.h>
+#include <weft/rpc/job/job.h>
+#include <weft/rpc/job/membership/roster.h>
+#include <weft/rpc/job/store/store.h>
 #include <weft/rpc/testing/simulation/sim_agent.h>
 
 #include <gtest/gtest.h>

@@ -5,8 +5,8 @@
 //                                 number of pushes
 //   weft_launched elastic DONE    elastic world: prints the members that join and leave, until the file DONE
 //                                 exists, or until SIGTERM
-#include <weft/rpc/membership/environment.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/environment.h>
+#include <weft/rpc/job/job.h>
 #include <weft/rpc/rpc.h>
 
 #include <signal.h>

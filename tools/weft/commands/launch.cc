@@ -1,4 +1,4 @@
-#include <weft/rpc/store/file_store.h>
+#include <weft/rpc/job/store/file_store.h>
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -2,7 +2,7 @@
 
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/endpoint/dynamic_call.h>
-#include <weft/rpc/store/remote_store.h>
+#include <weft/rpc/job/store/remote_store.h>
 #include <weft/rpc/trace/tracer.h>
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 #include <weft/parallel/collectives/flight/flight_dump.h>
 #include <weft/rpc/agent/calls_in_flight.h>
 #include <weft/rpc/agent/stats.h>
-#include <weft/rpc/rendezvous/roster.h>
+#include <weft/rpc/job/membership/roster.h>
 #include <weft/rpc/trace/chrome_trace.h>
 #include <weft/rref/listing.h>
 

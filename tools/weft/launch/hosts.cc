@@ -1,7 +1,7 @@
 #include "tools/weft/launch/hosts.h"
 
 #include <weft/rpc/core/mutex.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/transport/local_address.h>
 

@@ -16,7 +16,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 #include <weft/parallel/elastic/pipeline/elastic_pipeline.h>
 
 #include <weft/parallel/schedule/generators.h>
-#include <weft/rpc/store/store.h>
+#include <weft/rpc/job/store/store.h>
 
 #include <set>
 #include <thread>

@@ -2,7 +2,7 @@
 
 #include <weft/parallel/elastic/internal/state_access.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
-#include <weft/rpc/store/store.h>
+#include <weft/rpc/job/store/store.h>
 
 #include <memory>
 #include <thread>

@@ -3,7 +3,7 @@
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/parallel/pipeline/remote/pipeline.h>
 #include <weft/parallel/schedule/generators.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

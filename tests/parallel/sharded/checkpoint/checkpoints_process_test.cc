@@ -1,7 +1,7 @@
 // Jobs of processes that are killed while they save. A later job finds a complete checkpoint.
 //
 // WEFT_CHECKPOINT_KILLS: the number of kills (10). WEFT_SEED: the seed of the first one.
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 
 #include <atomic>
 #include <cstdlib>

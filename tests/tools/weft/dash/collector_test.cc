@@ -1,7 +1,7 @@
 #include "tools/weft/dash/collector.h"
 
 #include <weft/rpc/agent/gauges.h>
-#include <weft/rpc/membership/job.h>
+#include <weft/rpc/job/job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/trace/tracer.h>
 #include <weft/rref/rref.h>

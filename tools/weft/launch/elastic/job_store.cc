@@ -1,9 +1,9 @@
 #include "tools/weft/launch/elastic/job_store.h"
 
 #include <weft/rpc/agent/agent.h>
-#include <weft/rpc/rendezvous/roster.h>
-#include <weft/rpc/store/memory_store.h>
-#include <weft/rpc/store/store_service.h>
+#include <weft/rpc/job/membership/roster.h>
+#include <weft/rpc/job/store/memory_store.h>
+#include <weft/rpc/job/store/store_service.h>
 
 #include <atomic>
 #include <optional>

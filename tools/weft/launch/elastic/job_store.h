@@ -8,7 +8,7 @@
 
 #include <weft/rpc/core/loop.h>
 #include <weft/rpc/security/credentials.h>
-#include <weft/rpc/store/store.h>
+#include <weft/rpc/job/store/store.h>
 
 #include <cstdint>
 #include <functional>

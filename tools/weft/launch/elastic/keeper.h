@@ -11,7 +11,7 @@
 #pragma once
 
 #include <weft/rpc/core/loop.h>
-#include <weft/rpc/store/lease_keeper.h>
+#include <weft/rpc/job/store/lease_keeper.h>
 
 #include <chrono>
 #include <functional>

@@ -1,8 +1,8 @@
 #include "tools/weft/launch/elastic/store_watch.h"
 
 #include <weft/rpc/core/asio_loop.h>
-#include <weft/rpc/store/etcd_store.h>
-#include <weft/rpc/store/file_store.h>
+#include <weft/rpc/job/store/etcd_store.h>
+#include <weft/rpc/job/store/file_store.h>
 
 #include <chrono>
 #include <utility>

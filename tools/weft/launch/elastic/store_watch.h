@@ -3,7 +3,7 @@
 #pragma once
 
 #include <weft/rpc/core/loop.h>
-#include <weft/rpc/store/store.h>
+#include <weft/rpc/job/store/store.h>
 
 #include <functional>
 #include <memory>

@@ -1,7 +1,7 @@
 #include "tools/weft/launch/elastic/takeover.h"
 
 #include <weft/rpc/codec/packed.h>
-#include <weft/rpc/store/lease_keeper.h>
+#include <weft/rpc/job/store/lease_keeper.h>
 
 #include <algorithm>
 #include <charconv>

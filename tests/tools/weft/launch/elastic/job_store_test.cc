@@ -1,8 +1,8 @@
 #include "tools/weft/launch/elastic/job_store.h"
 
 #include <weft/rpc/core/asio_loop.h>
-#include <weft/rpc/membership/job.h>
-#include <weft/rpc/rendezvous/roster.h>
+#include <weft/rpc/job/job.h>
+#include <weft/rpc/job/membership/roster.h>
 
 #include <gtest/gtest.h>
 #include <asio/executor_work_guard.hpp>

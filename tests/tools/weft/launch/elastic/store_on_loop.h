@@ -1,7 +1,7 @@
 // A store in memory that can fail on request, and the loop of its users, whose time the test sets.
 #pragma once
 
-#include <weft/rpc/store/memory_store.h>
+#include <weft/rpc/job/store/memory_store.h>
 
 #include <functional>
 #include <memory>

@@ -1,0 +1,100 @@
+// Job: the handle with which a program uses the job of its agent.
+//
+// A Job creates and owns its agent, or refers to an agent that outlives the Job. The agent makes calls and
+// serves methods. The Job provides the agent's rank, the other members, and the operations that all members
+// call together. Serve methods before join(), because other members may call them from then on. Errors:
+// collectives and watches fail with failed_precondition before join(), and all operations fail with the job's
+// error after the job has failed. Thread-safety: all functions may be called from any thread.
+#pragma once
+
+#include <weft/rpc/agent/agent.h>
+#include <weft/rpc/codec/packed.h>
+#include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/job/membership/membership.h>
+
+#include <atomic>
+
+namespace weft::rpc {
+
+class WEFT_EXPORT Job {
+ public:
+  // Changes options that come from the environment or a URL, for example the number of handler threads.
+  using Adjust = std::function<void(AgentOptions&)>;
+
+  // Creates the agent. Throws failed_precondition if the options have no rendezvous.
+  explicit Job(AgentOptions options, Layers layers = {});
+  explicit Job(Agent& agent);
+  // The job that the environment describes, as rpc::from_environment() reads it (docs/launching.md).
+  static Job from_environment(Layers layers = {}, const Adjust& adjust = nullptr);
+  // The job that a URL describes, as rpc::from_url() reads it: "tcp://host:port?rank=1&world_size=4".
+  static Job from_url(const std::string& url, Layers layers = {}, const Adjust& adjust = nullptr);
+
+  // The member's agent, and the agent's name in the job.
+  Agent& agent() const { return *agent_; }
+  const std::string& name() const { return agent_->name(); }
+  // As in the options (Rendezvous). In an elastic world, rank() may be Rendezvous::no_rank, and world_size()
+  // is not the number of members.
+  std::size_t rank() const { return rendezvous().rank; }
+  std::size_t world_size() const { return rendezvous().world_size; }
+
+  // Joins, and completes when all ranks of a fixed world have joined. In an elastic world it completes when
+  // this member has joined.
+  Future<void> join();
+  // Joins, and completes when `members` members have joined. In a fixed world, members that have left also
+  // count. In an elastic world, only present members count. Fails as Membership::wait_for does.
+  Future<void> wait_for(std::size_t members) { return membership_->wait_for(members); }
+  // The present members, as the store last reported them, and their changes.
+  std::vector<Member> members() const { return membership_->members(); }
+  std::unique_ptr<MemberWatch> watch_members() { return membership_->watch(); }
+
+  // Collectives for small values over all members of a fixed world, or over the members that the options
+  // name. barrier() completes when all of them have called it. all_gather() returns the value of each member
+  // by the member's name; T must be the same on all members. A collective fails on all members with the same
+  // error: deadline_exceeded, which names the members that have not called it; peer_lost; shut_down if a
+  // member has left; aborted if a member has cancelled it; type_mismatch. docs/membership.md explains the
+  // errors. The overloads without options exist because g++ 12 destroys a default argument twice in a
+  // co_await expression.
+  Future<void> barrier(CollectiveOptions options);
+  Future<void> barrier() { return barrier(CollectiveOptions{}); }
+  template <Transferable T>
+  Future<std::map<std::string, T>> all_gather(const T& value) {
+    return all_gather(value, CollectiveOptions{});
+  }
+  template <Transferable T>
+  Future<std::map<std::string, T>> all_gather(const T& value, CollectiveOptions options) {
+    return membership_->gather(std::move(options), type_text<T>(), pack(value))
+        .then([](Result<std::map<std::string, Buffer>>&& all) {
+          return capture([&] {
+            std::map<std::string, T> values;
+            for (const auto& [name, bytes] : std::move(all).get()) values.emplace(name, unpack<T>(bytes));
+            return values;
+          });
+        });
+  }
+  // Like barrier(), and also waits until no call is in flight between the members. It does not wait for calls
+  // that programs make outside handlers in the meantime. A handler must not wait for quiesce().
+  Future<void> quiesce(CollectiveOptions options) { return membership_->quiesce(std::move(options)); }
+  Future<void> quiesce() { return quiesce(CollectiveOptions{}); }
+
+  // The job's store, for higher layers: their keys begin with the layer's name and '/'. In an elastic world
+  // whose rank 0 keeps the store, the store ends with that agent.
+  std::shared_ptr<Store> store() const { return membership_->store(); }
+
+  // The end of the membership. A member without further work either leaves, or serves the other members until
+  // they also have no work. If rank 0 keeps the store, rank 0 must serve.
+  Future<void> leave();  // as Agent::leave()
+  // Blocks until no other member has work left and every member has released its references; then this member
+  // leaves. Returns at once if leave() was called, or if an earlier call has returned. Throws the error of a
+  // job that has failed. Throws deadline_exceeded after `timeout`; the agent then remains a member.
+  void serve_until_shutdown(std::chrono::nanoseconds timeout = no_timeout);
+
+ private:
+  const Rendezvous& rendezvous() const { return *agent_->core()->options().rendezvous; }
+
+  const std::unique_ptr<Agent> own_;
+  Agent* const agent_;
+  Membership* const membership_;  // the agent's membership
+  std::atomic<bool> left_ = false;
+};
+
+}  // namespace weft::rpc

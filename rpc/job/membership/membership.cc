@@ -1,0 +1,67 @@
+#include <weft/rpc/job/membership/membership.h>
+
+#include <weft/rpc/call/invoke.h>
+#include <weft/rpc/job/membership/job_membership.h>
+
+namespace weft::rpc {
+namespace detail {
+
+void MembershipService::attend(CallContext&) {
+  if (const auto job = job_.lock()) job->attend();
+}
+
+void MembershipService::lost(CallContext& call, std::string name, std::string reason) {
+  if (const auto job = job_.lock()) job->told_of_loss(call.peer().id, name, reason);
+}
+
+Future<CollectiveLeader::Gathered> MembershipService::arrive(CallContext& call, CollectiveArrival arrival,
+                                                             Buffer value) {
+  const auto job = job_.lock();
+  if (job == nullptr) throw job_ended();
+  return job->arrive(call, arrival, std::move(value));
+}
+
+namespace {
+
+// Reports ended connections to the membership; not involved in calls.
+class MembershipHook final : public CallHook {
+ public:
+  explicit MembershipHook(std::weak_ptr<JobMembership> job) : job_(std::move(job)) {}
+  bool knows(std::string_view) const override { return false; }
+  void peer_gone(const AgentId& peer, const Error& reason) override {
+    if (const auto job = job_.lock()) job->peer_gone(peer, reason);
+  }
+  void peer_world_failed(const AgentId& peer, const Error& error) override {
+    if (const auto job = job_.lock()) job->peer_world_failed(peer, error);
+  }
+
+ private:
+  std::weak_ptr<JobMembership> job_;
+};
+
+}  // namespace
+
+std::shared_ptr<Membership> make_membership(const std::shared_ptr<AgentCore>& core,
+                                            const Rendezvous& rendezvous, Place place) {
+  if (rendezvous.fixed_world && rendezvous.rank >= rendezvous.world_size)
+    throw Error(ErrorKind::invalid_argument, "rank " + std::to_string(rendezvous.rank) +
+                                                 " is not within a world of " +
+                                                 std::to_string(rendezvous.world_size));
+  auto job = std::make_shared<JobMembership>(core, rendezvous, std::move(place));
+  core->hooks().add(std::make_shared<MembershipHook>(job));
+  serve_object(core->methods(), std::make_shared<MembershipService>(job));
+  core->routes().set_directory(
+      [weak = std::weak_ptr(job)](const std::string& name, UniqueFunction<void(std::vector<Address>)> done) {
+        if (const auto known = weak.lock()) return known->find_addresses(name, std::move(done));
+        done({});
+      });
+  return job;
+}
+
+}  // namespace detail
+
+std::shared_ptr<Membership> make_membership(std::shared_ptr<AgentCore> core, const Rendezvous& rendezvous) {
+  return detail::make_membership(core, rendezvous, detail::place_of_store(core, rendezvous));
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,164 @@
+// Jobs of several agents in one process.
+#include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/job/job.h>
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "tests/support/cluster.h"
+#include "tests/support/job.h"
+
+namespace weft::rpc::job_test {
+namespace {
+
+using namespace std::chrono_literals;
+using test::error_of;
+
+// Three members of a fixed world, each by an agent of the program.
+class Members {
+ public:
+  Members() : agents_(test::job_kind<test::InProcessJobStore>("in_process"), 3) {
+    for (std::size_t rank = 0; rank < 3; ++rank) jobs_.push_back(std::make_unique<Job>(agents_.start(rank)));
+  }
+  Job& operator[](std::size_t rank) { return *jobs_[rank]; }
+  template <class F>
+  auto all(F operation) {
+    std::vector<decltype(operation(*jobs_[0]))> futures;
+    for (const auto& job : jobs_) futures.push_back(operation(*job));
+    return futures;
+  }
+  void join() {
+    for (auto& joined : all([](Job& job) { return job.join(); })) test::got(std::move(joined));
+  }
+
+ private:
+  test::Job agents_;
+  std::vector<std::unique_ptr<Job>> jobs_;
+};
+
+TEST(Job, ReportsRankWorldSizeAndName) {
+  Members members;
+  EXPECT_EQ(members[2].rank(), 2u);
+  EXPECT_EQ(members[2].world_size(), 3u);
+  EXPECT_EQ(members[2].name(), "worker2");
+  EXPECT_EQ(&members[2].agent(), &members[2].agent());
+}
+
+// Uses default arguments, because g++ 12 would destroy options in a default argument twice.
+Task<std::size_t> met_in_a_coroutine(Job& job) {
+  co_await job.join();
+  co_await job.barrier();
+  const auto all = co_await job.all_gather(std::string("a value"));
+  co_await job.quiesce();
+  co_return all.size();
+}
+
+TEST(Job, CollectivesWithoutOptionsAreAwaitedInCoroutines) {
+  Members members;
+  std::vector<Future<std::size_t>> met;
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    met.push_back(met_in_a_coroutine(members[rank]).start(members[rank].agent().core()->handlers()));
+  for (auto& one : met) EXPECT_EQ(test::got(std::move(one)), 3u);
+}
+
+TEST(Job, JoinWaitsForAllRanks) {
+  Members members;
+  auto first = members[0].join(), second = members[1].join();
+  test::got(members[0].wait_for(2));
+  EXPECT_FALSE(first.ready());
+  test::got(members[2].join());
+  test::got(std::move(first));
+  test::got(std::move(second));
+  EXPECT_EQ(members[1].members().size(), 3u);
+}
+
+TEST(Job, RunsCollectives) {
+  Members members;
+  members.join();
+  auto barriers = members.all([](Job& job) { return job.barrier({.timeout = 20s}); });
+  for (auto& barrier : barriers) test::got(std::move(barrier));
+  auto gathered = members.all([](Job& job) { return job.all_gather(job.rank() * 10, {.timeout = 20s}); });
+  const std::map<std::string, std::size_t> expected{{"worker0", 0}, {"worker1", 10}, {"worker2", 20}};
+  for (auto& values : gathered) EXPECT_EQ(test::got(std::move(values)), expected);
+  for (auto& quiet : members.all([](Job& job) { return job.quiesce({.timeout = 20s}); }))
+    test::got(std::move(quiet));
+}
+
+TEST(Job, ABarrierFailsIfAMemberDoesNotCallIt) {
+  Members members;
+  members.join();
+  test::expect_error(members[0].barrier({.timeout = 100ms}), ErrorKind::deadline_exceeded, "worker1");
+}
+
+TEST(Job, ServesUntilAllMembersShutDown) {
+  Members members;
+  members.join();
+  const auto error = error_of([&] { return members[0].serve_until_shutdown(100ms), 0; });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    threads.emplace_back([&job = members[rank]] { job.serve_until_shutdown(); });
+  for (std::thread& thread : threads) thread.join();
+  members[0].serve_until_shutdown();  // has left: returns
+}
+
+TEST(Job, AfterLeavingServingReturns) {
+  Members members;
+  members.join();
+  test::got(members[2].leave());
+  members[2].serve_until_shutdown();
+}
+
+TEST(Job, NeedsARendezvous) {
+  const auto by_options = error_of([] { return Job(AgentOptions{.name = "alone"}).rank(); });
+  ASSERT_TRUE(by_options);
+  EXPECT_EQ(by_options->kind(), ErrorKind::failed_precondition);
+  Agent agent{AgentOptions{.name = "alone"}};
+  EXPECT_TRUE(error_of([&] { return Job(agent).rank(); }));
+}
+
+TEST(Job, IsCreatedFromAUrl) {
+  const test::FileJobStore store;
+  const auto rename = [](AgentOptions& options) { options.name = "renamed"; };
+  Job first = Job::from_url(store.url + "?rank=0&world_size=2", {}, rename);
+  Job second = Job::from_url(store.url + "?rank=1&world_size=2");
+  auto joined = first.join();
+  test::got(second.join());
+  test::got(std::move(joined));
+  EXPECT_EQ(first.name(), "renamed");
+  EXPECT_EQ(second.name(), "worker1");
+  EXPECT_EQ(second.rank(), 1u);
+}
+
+TEST(Job, IsCreatedFromTheEnvironment) {
+  const test::FileJobStore store;
+  for (const auto& [name, value] :
+       {std::pair<const char*, std::string>{"WEFT_STORE", store.url}, {"RANK", "0"}, {"WORLD_SIZE", "1"}})
+    ::setenv(name, value.c_str(), 1);
+  bool layer = false;
+  Job job = Job::from_environment({[&layer](Agent&) { layer = true; }});
+  for (const char* name : {"WEFT_STORE", "RANK", "WORLD_SIZE"}) ::unsetenv(name);
+  test::got(job.join());
+  EXPECT_TRUE(layer);
+  EXPECT_EQ(job.name(), "worker0");
+  EXPECT_EQ(job.world_size(), 1u);
+}
+
+TEST(Job, InAnElasticWorldJoinDoesNotWait) {
+  test::Job agents(test::job_kind<test::InProcessJobStore>("in_process"));
+  Job host(agents.start(0));
+  test::got(host.join());
+  EXPECT_EQ(host.world_size(), 0u);
+  const auto watch = host.watch_members();
+  const auto events = test::got(watch->next());
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].member.name, "worker0");
+}
+
+}  // namespace
+}  // namespace weft::rpc::job_test
