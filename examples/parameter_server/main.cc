@@ -19,8 +19,8 @@ int main(int argc, char** argv) {
     torch::manual_seed(settings.seed + job.rank());
     job.rank() == 0 ? serve(job, settings) : train(job, settings);
   };
-  const auto name = [](rpc::AgentOptions& options) {
-    const std::size_t rank = options.rendezvous->rank;
+  const auto name = [](rpc::MemberOptions& options) {
+    const std::size_t rank = options.rendezvous.rank;
     options.name = rank == 0 ? "server" : "trainer" + std::to_string(rank);
   };
   const auto processes = static_cast<std::size_t>(settings.trainers) + 1;

@@ -72,6 +72,6 @@ rpc::Task<void> run(rpc::Job& job) {
 
 int main(int argc, char** argv) {
   // In an elastic world the loss of a member does not end the job.
-  const auto elastic = [](rpc::AgentOptions& options) { options.rendezvous->fixed_world = false; };
+  const auto elastic = [](rpc::MemberOptions& options) { options.rendezvous.fixed_world = false; };
   return rpc::run_job(argc, argv, {}, run, {.processes = 4, .adjust = elastic});
 }

@@ -46,9 +46,9 @@ std::pair<GroupBackend, std::unique_ptr<Backend>> backend_of(Rendezvous& group, 
 }
 
 // The surviving members of a group that has ended.
-std::vector<std::string> survivors(const rpc::Agent& agent, const std::vector<rpc::AgentId>& members) {
+std::vector<std::string> survivors(rpc::Agent& agent, const std::vector<rpc::AgentId>& members) {
   std::set<rpc::AgentId> here;
-  for (const rpc::Member& member : agent.members()) here.insert(member.id());
+  for (const rpc::Member& member : rpc::Job(agent).members()) here.insert(member.id());
   std::vector<std::string> names;
   for (const rpc::AgentId& member : members)
     if (here.contains(member)) names.push_back(member.name);

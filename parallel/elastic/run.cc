@@ -366,7 +366,7 @@ void Training::remove_silent(const Generation& generation) const {
 
 Outcome run(rpc::Job& job, State& state, const std::function<void(collectives::Group)>& body,
             const RunOptions& options) {
-  if (job.agent().core()->options().rendezvous->fixed_world)
+  if (job.rendezvous().fixed_world)
     throw rpc::Error(
         ErrorKind::failed_precondition,
         "elastic::run: the job has a fixed size, expected an elastic world: weft launch --elastic, "

@@ -49,7 +49,6 @@ Agent::Agent(std::shared_ptr<AgentCore> core, const Layers& layers) : core_(std:
     serve_own_methods(core_->methods());
     install_streams(core_);
     for (const Layer& layer : layers) layer(*this);
-    if (core_->options().rendezvous) membership_ = make_membership(core_, *core_->options().rendezvous);
     core_->listen();
   } catch (...) {
     core_->shut_down();
@@ -76,29 +75,12 @@ Peer Agent::peer(const std::string& name_or_address) {
                                                           : core_->routes().to_name(name_or_address));
 }
 
-Peer Agent::peer(std::size_t rank) {
-  return Peer(core_, core_->routes().to_name(membership().name_of(rank)));
-}
-
-Membership& Agent::membership() const {
-  if (membership_ == nullptr)
-    throw Error(ErrorKind::failed_precondition,
-                "'" + name() + "' has no job: AgentOptions::rendezvous is not set");
-  return *membership_;
-}
-
-std::vector<Member> Agent::members() const { return membership().members(); }
-
-std::unique_ptr<MemberWatch> Agent::watch_members() { return membership().watch(); }
-
 Future<void> Agent::leave() {
-  auto core = core_;
-  auto membership = membership_;
-  auto promise = std::make_shared<Promise<void>>(core->pick_loop());
+  auto promise = std::make_shared<Promise<void>>(core_->pick_loop());
   auto future = promise->future();
-  // The layers leave first, because they still need the peers. Then the agent leaves the job, and drains.
-  core->hooks().leave(core->pick_loop()).then([core, membership, promise](Result<void>&& layers) {
-    const auto drain = [core, promise](Result<void>&& left) {
+  // The layers leave first, because they still need the peers.
+  core_->hooks().leave(core_->pick_loop()).then([core = core_, promise](Result<void>&&) {
+    core->hooks().end_memberships().then([core, promise](Result<void>&& left) {
       std::exception_ptr error = left.ok() ? nullptr : left.error();
       // If the job has failed, the agent does not drain: no peer waits for the calls that are still served,
       // and all agents end soon.
@@ -109,10 +91,6 @@ Future<void> Agent::leave() {
       core->drain(leave_timeout).then([promise, error](Result<void>&& drained) {
         promise->complete(error != nullptr ? Result<void>(error) : std::move(drained));
       });
-    };
-    if (membership == nullptr) return drain(std::move(layers));
-    membership->leave().then([drain, first = std::move(layers)](Result<void>&& left) mutable {
-      drain(first.ok() ? std::move(left) : std::move(first));
     });
   });
   return future;
@@ -122,10 +100,7 @@ Future<void> Agent::drain(std::chrono::nanoseconds timeout) { return core_->drai
 
 void Agent::set_call_timeout(std::chrono::nanoseconds limit) { core_->set_default_timeout(limit); }
 
-void Agent::shut_down() {
-  if (membership_ != nullptr) membership_->shut_down();
-  core_->shut_down();
-}
+void Agent::shut_down() { core_->shut_down(); }
 
 Future<std::vector<MethodInfo>> list_methods(const Peer& peer) {
   return peer.ask<std::vector<MethodInfo>>(methods_name);

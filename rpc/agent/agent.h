@@ -14,7 +14,6 @@
 #include <weft/rpc/core/blocking_executor.h>
 #include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/endpoint/peer.h>
-#include <weft/rpc/job/membership/membership.h>
 
 namespace weft::rpc {
 
@@ -65,17 +64,9 @@ class WEFT_EXPORT Agent {
   // A peer by name or by address. connect() is the same, for addresses.
   Peer peer(const std::string& name_or_address);
   Peer connect(const std::string& address) { return peer(address); }
-  // The member of a fixed world that has this rank. Wait for its join first (Job::join() or Job::wait_for()).
-  // Throws not_found if no member with that rank is known, failed_precondition if the world is not fixed.
-  Peer peer(std::size_t rank);
 
-  // The agent's membership of a job, if the options have a rendezvous. Programs use a Job
-  // (rpc/job/job.h). Without a rendezvous, all functions except leave() throw failed_precondition.
-  // leave(): the layers leave, then the agent leaves the job and drains.
+  // Ends in order: the layers leave, then the agent leaves its job if it has one, and drains.
   Future<void> leave();
-  // Once the agent has joined: the present members, as the store last reported them, and their changes.
-  std::vector<Member> members() const;
-  std::unique_ptr<MemberWatch> watch_members();
 
   // Runs a task on the calling thread until it completes.
   template <class T>
@@ -99,18 +90,15 @@ class WEFT_EXPORT Agent {
   // Counters since the agent was created, and the calls in flight now. The counters are read one after
   // another: a call that begins or completes meanwhile may be included in some of them only.
   AgentCounts counts() const;
-  // For layers, and for Job (rpc/job/job.h). methods(): the served methods. membership() throws
-  // failed_precondition without a rendezvous.
+  // For layers. methods(): the served methods.
   const std::shared_ptr<AgentCore>& core() const { return core_; }
   // Permits an Agent to be passed as the core of a PeerSet.
   operator const std::shared_ptr<AgentCore>&() const { return core_; }
   MethodTable& methods();
-  Membership& membership() const;
 
  private:
   Agent(std::shared_ptr<AgentCore> core, const Layers& layers);
   std::shared_ptr<AgentCore> core_;
-  std::shared_ptr<Membership> membership_;
 };
 
 // The description of a method, as `weft.methods` returns it.

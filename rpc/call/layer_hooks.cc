@@ -1,5 +1,7 @@
 #include <weft/rpc/call/layer_hooks.h>
 
+#include <weft/rpc/core/when_all.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -66,6 +68,12 @@ Future<void> LayerHooks::leave(const std::shared_ptr<Loop>& loop) const {
   auto future = promise.future();
   leave_layers(hooks_, std::move(promise));
   return future;
+}
+
+Future<void> LayerHooks::end_memberships() const {
+  std::vector<Future<void>> all;
+  for (const auto& hook : hooks_) all.push_back(hook->left());
+  return when_all(std::move(all));
 }
 
 Result<void> LayerHooks::world_complete(const std::vector<std::string>& members) const {

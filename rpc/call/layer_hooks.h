@@ -55,6 +55,8 @@ class WEFT_EXPORT LayerHooks {
   // Calls CallHook::leaving() of every layer, the highest first, because lower layers report to the peers
   // what higher layers have released.
   Future<void> leave(const std::shared_ptr<Loop>& loop) const;
+  // Calls CallHook::left() of every layer. Fails with the first error.
+  Future<void> end_memberships() const;
   // Calls CallHook::world_complete() of every layer, until one fails. Returns the error of that layer.
   Result<void> world_complete(const std::vector<std::string>& members) const;
   void clear();  // called when the agent has ended

@@ -48,8 +48,6 @@ AgentOptions complete(AgentOptions options) {
                     " bytes: expected a name that is not an address, of at most " +
                     std::to_string(max_name_bytes) + " bytes");
   if (!options.log) options.log = print;
-  if (!options.same_user) options.same_user = options.rendezvous && !options.insecure;
-  if (options.credentials != nullptr) options.same_user = false;
   if (options.handler_threads == 0)
     options.handler_threads = std::max(2U, std::thread::hardware_concurrency());
   if (options.loops == 0) options.loops = 1;

@@ -50,6 +50,13 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   // expected_agent: the name that the peer's certificate must have. Empty: the host's name.
   ConnectionOptions connection_options(std::string expected_agent = {}) const;
 
+  // AgentOptions::same_user. be_of_one_user(): makes it true for an agent whose options do not state it; call
+  // it before listen().
+  bool same_user() const {
+    return options_.credentials == nullptr && options_.same_user.value_or(is_of_one_user_);
+  }
+  void be_of_one_user() { is_of_one_user_ = true; }
+
   void listen();  // call it after all layers, interceptors and methods were added
   // As Agent::addresses().
   std::vector<std::string> addresses() const;
@@ -98,6 +105,7 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   const std::vector<std::shared_ptr<Loop>> loops_;
   const Clock::time_point made_;
   std::atomic<std::size_t> next_loop_{0};
+  bool is_of_one_user_ = false;
   const std::shared_ptr<AgentLog> log_;
   const std::shared_ptr<HandlerPool> own_handlers_;  // handlers() if that is a HandlerPool, otherwise null
   const std::shared_ptr<MemoryPool> memory_;         // for arriving attachments

@@ -211,7 +211,7 @@ void Link::refuse_peer(const Error& reason) {
 
 // Simulated connections have no hosts.
 bool Link::check_user(const std::string& name, const std::string& identity) {
-  if (!*core_->options().same_user || connection_->in_process() || !connection_->hosts()) return true;
+  if (!core_->same_user() || connection_->in_process() || !connection_->hosts()) return true;
   const std::string own = "uid:" + std::to_string(::geteuid());
   if (identity == own) return true;
   // A peer that dies is not an intruder: its goodbye, or the end of the connection, follows.

@@ -12,32 +12,12 @@
 #include <weft/rpc/wire/limits.h>
 
 #include <chrono>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace weft::rpc {
-
-// How the agents of one job find each other (rpc/job/membership/membership.h).
-struct Rendezvous {
-  static constexpr std::size_t no_rank = static_cast<std::size_t>(-1);
-
-  // tcp://host:port of the agent that keeps the store (or any other address of that agent), file:///path, or
-  // etcd://host:port[,host:port][/prefix]. Each job has its own path or prefix.
-  std::string store;
-  // The rank of this agent. By default the agents of a job are named worker0, worker1, … Rank 0 is the host
-  // (membership.h). no_rank: the agent has no rank, which is possible in an elastic world only.
-  std::size_t rank = 0;
-  std::size_t world_size = 0;  // the number of members of a fixed world
-  bool fixed_world = true;     // true: the loss of a member fails the job on every member
-  std::map<std::string, std::string> metadata = {};  // of this member: Member::metadata
-  // A member that does not renew its lease for this time is lost. The agent's loops renew the lease, so busy
-  // handlers do not delay the renewal; a program that blocks its own io_context for this time is lost. Choose
-  // a lease that is longer than the longest pause of a healthy process. 0: no lease.
-  std::chrono::nanoseconds lease = std::chrono::seconds{30};
-};
 
 // A peer is lost if nothing was received from it for `timeout`, for example because its host has failed or
 // its process is stopped. Every received byte counts, including bytes of an incomplete frame. At the end of
@@ -85,8 +65,8 @@ struct AgentOptions {
   // at the other end of shared memory, of a Unix socket, and of TCP between loopback addresses. A process of
   // another user (root is one, too), or whose user is not known, is refused with permission_denied on both
   // sides. Connections within this process are not checked. No effect with credentials, which prove more.
-  // nullopt: true if the agent is a member of a job without `insecure`, so that no other user of the host can
-  // join the job and receive its state; otherwise false.
+  // nullopt: true for a member of a job without `insecure` (rpc/job/job.h), so that no other user of the host
+  // can join the job and receive its state; otherwise false.
   std::optional<bool> same_user;
   // The maximum number of pending handshakes: accepted connections whose peer has not sent its hello. If
   // there are more, the oldest one is closed. Each handshake costs about 10 KiB, more with TLS, until
@@ -133,7 +113,6 @@ struct AgentOptions {
   std::optional<RetryPolicy> retry;       // for calls that set no RetryPolicy; nullopt: one attempt
   RetryBudgetOptions retry_budget;        // for each peer
   std::shared_ptr<Transport> in_process;  // an InProcess network that agents of this process share
-  std::optional<Rendezvous> rendezvous;   // nullopt: the agent is part of no job
   std::vector<std::shared_ptr<Interceptor>> interceptors;  // called in this order (rpc/call/interceptor.h)
   LogSink log;                                             // null: warnings and errors are written to stderr
 };

@@ -203,7 +203,7 @@ std::shared_ptr<const Credentials> credentials_from(const Environment& environme
   return none ? nullptr : std::make_shared<const Credentials>(std::move(files));
 }
 
-AgentOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup,
+MemberOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup,
                         const LocalAddress& towards) {
   const Environment environment(lookup);
   const Place place = place_in(url, environment, lookup);
@@ -227,7 +227,7 @@ AgentOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup,
   if (const auto role = environment.find("WEFT_ROLE")) job.metadata["role"] = *role;
   if (const auto rank = environment.find("WEFT_ROLE_RANK")) job.metadata["role_rank"] = *rank;
 
-  AgentOptions options;
+  MemberOptions options;
   options.name = name_from(environment, place);
   options.insecure = environment.flag("WEFT_INSECURE");
   options.credentials = credentials_from(environment);
@@ -255,17 +255,17 @@ AgentOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup,
 
 }  // namespace
 
-AgentOptions options_from(const VariableLookup& lookup, const LocalAddress& towards) {
+MemberOptions options_from(const VariableLookup& lookup, const LocalAddress& towards) {
   return options_of({}, lookup, towards);
 }
 
-AgentOptions options_from(const std::string& url, const VariableLookup& lookup, const LocalAddress& towards) {
+MemberOptions options_from(const std::string& url, const VariableLookup& lookup, const LocalAddress& towards) {
   return options_of(detail::job_url(url), lookup, towards);
 }
 
-AgentOptions from_environment() { return options_from(detail::variable, local_address_towards); }
+MemberOptions from_environment() { return options_from(detail::variable, local_address_towards); }
 
-AgentOptions from_url(const std::string& url) {
+MemberOptions from_url(const std::string& url) {
   return options_from(url, detail::variable, local_address_towards);
 }
 

@@ -4,7 +4,7 @@
 // and the addresses of this host. Thread-safety: any thread, while no thread changes the environment.
 #pragma once
 
-#include <weft/rpc/endpoint/options.h>
+#include <weft/rpc/job/job.h>
 #include <weft/rpc/job/job_place.h>
 
 #include <functional>
@@ -37,7 +37,7 @@ namespace weft::rpc {
 // programs. Each variable above takes precedence if it is set (docs/launching.md). Throws invalid_argument if
 // a variable is missing or malformed (the text names the variable), unavailable if there is no route to
 // MASTER_ADDR.
-WEFT_EXPORT AgentOptions from_environment();
+WEFT_EXPORT MemberOptions from_environment();
 
 // The options of an agent whose job is stated by one URL, as in PyTorch's init_method:
 //   env://                                  all options come from the environment
@@ -48,13 +48,13 @@ WEFT_EXPORT AgentOptions from_environment();
 // come from the environment as in from_environment(), with the same rule for agents without a rank
 // (WEFT_ELASTIC_WORLD). Throws as from_environment() does, and invalid_argument if the URL is malformed (the
 // text names the part).
-WEFT_EXPORT AgentOptions from_url(const std::string& url);
+WEFT_EXPORT MemberOptions from_url(const std::string& url);
 
 // Like from_environment() and from_url(). lookup: returns the value of a variable. towards: returns this
 // host's address on the route to a host (local_address_towards).
 using LocalAddress = std::function<std::string(const std::string& host)>;
-WEFT_EXPORT AgentOptions options_from(const VariableLookup& lookup, const LocalAddress& towards);
-WEFT_EXPORT AgentOptions options_from(const std::string& url, const VariableLookup& lookup,
+WEFT_EXPORT MemberOptions options_from(const VariableLookup& lookup, const LocalAddress& towards);
+WEFT_EXPORT MemberOptions options_from(const std::string& url, const VariableLookup& lookup,
                                       const LocalAddress& towards);
 
 }  // namespace weft::rpc

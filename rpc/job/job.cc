@@ -1,23 +1,36 @@
 #include <weft/rpc/job/job.h>
 
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/job/environment.h>
+#include <weft/rpc/job/membership/job_membership.h>
 
 namespace weft::rpc {
 namespace {
 
-AgentOptions adjusted(AgentOptions options, const Job::Adjust& adjust) {
+MemberOptions adjusted(MemberOptions options, const Job::Adjust& adjust) {
   if (adjust) adjust(options);
   return options;
 }
 
+Layers with_job(Layers layers, const Rendezvous& rendezvous) {
+  layers.push_back(Job::layer(rendezvous));
+  return layers;
+}
+
 }  // namespace
 
-Job::Job(AgentOptions options, Layers layers)
-    : own_(std::make_unique<Agent>(std::move(options), std::move(layers))),
+Job::Job(const MemberOptions& options, Layers layers)
+    : own_(std::make_unique<Agent>(options, with_job(std::move(layers), options.rendezvous))),
       agent_(own_.get()),
-      membership_(&agent_->membership()) {}
+      membership_(detail::JobMembership::of(*agent_->core())) {}
 
-Job::Job(Agent& agent) : agent_(&agent), membership_(&agent.membership()) {}
+Job::Job(Agent& agent) : agent_(&agent), membership_(detail::JobMembership::of(*agent.core())) {}
+
+Layer Job::layer(Rendezvous rendezvous) {
+  return [rendezvous = std::move(rendezvous)](Agent& agent) {
+    detail::JobMembership::install(agent.core(), rendezvous);
+  };
+}
 
 Job Job::from_environment(Layers layers, const Adjust& adjust) {
   return Job(adjusted(rpc::from_environment(), adjust), std::move(layers));
@@ -27,10 +40,31 @@ Job Job::from_url(const std::string& url, Layers layers, const Adjust& adjust) {
   return Job(adjusted(rpc::from_url(url), adjust), std::move(layers));
 }
 
+const Rendezvous& Job::rendezvous() const { return membership_->rendezvous(); }
+
+Peer Job::peer(std::size_t rank) const {
+  const auto& core = agent_->core();
+  return Peer(core, core->routes().to_name(membership_->name_of(rank)));
+}
+
+Future<void> Job::wait_for(std::size_t members) { return membership_->wait_for(members); }
+
+std::vector<Member> Job::members() const { return membership_->members(); }
+
+std::unique_ptr<MemberWatch> Job::watch_members() { return membership_->watch(); }
+
+std::shared_ptr<Store> Job::store() const { return membership_->store(); }
+
+Future<void> Job::quiesce(CollectiveOptions options) { return membership_->quiesce(std::move(options)); }
+
+Future<std::map<std::string, Buffer>> Job::gather(CollectiveOptions options, std::string type, Buffer value) {
+  return membership_->gather(std::move(options), std::move(type), std::move(value));
+}
+
 Future<void> Job::join() { return wait_for(rendezvous().fixed_world ? world_size() : 1); }
 
 Future<void> Job::barrier(CollectiveOptions options) {
-  return membership_->gather(std::move(options), "", Buffer{}).then([](auto&& all) {
+  return gather(std::move(options), "", Buffer{}).then([](auto&& all) {
     return all.ok() ? Result<void>{} : Result<void>(all.error());
   });
 }

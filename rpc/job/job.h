@@ -9,21 +9,31 @@
 
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/codec/packed.h>
-#include <weft/rpc/endpoint/agent_core.h>
-#include <weft/rpc/job/membership/membership.h>
+#include <weft/rpc/job/membership/member.h>
+#include <weft/rpc/job/membership/rendezvous.h>
 
 #include <atomic>
 
 namespace weft::rpc {
 
+class Store;
+
+// The options of an agent that is a member of a job.
+struct MemberOptions : AgentOptions {
+  Rendezvous rendezvous;
+};
+
 class WEFT_EXPORT Job {
  public:
   // Changes options that come from the environment or a URL, for example the number of handler threads.
-  using Adjust = std::function<void(AgentOptions&)>;
+  using Adjust = std::function<void(MemberOptions&)>;
 
-  // Creates the agent. Throws failed_precondition if the options have no rendezvous.
-  explicit Job(AgentOptions options, Layers layers = {});
+  // Creates the agent. Throws invalid_argument if the rendezvous is invalid.
+  explicit Job(const MemberOptions& options, Layers layers = {});
+  // The job of an agent that was created with layer(). Throws failed_precondition if the agent has none.
   explicit Job(Agent& agent);
+  // Makes an agent that the program creates itself a member of a job: pass it as the last of its layers.
+  static Layer layer(Rendezvous rendezvous);
   // The job that the environment describes, as rpc::from_environment() reads it (docs/launching.md).
   static Job from_environment(Layers layers = {}, const Adjust& adjust = nullptr);
   // The job that a URL describes, as rpc::from_url() reads it: "tcp://host:port?rank=1&world_size=4".
@@ -36,16 +46,22 @@ class WEFT_EXPORT Job {
   // is not the number of members.
   std::size_t rank() const { return rendezvous().rank; }
   std::size_t world_size() const { return rendezvous().world_size; }
+  const Rendezvous& rendezvous() const;
+  // The member of a fixed world that has this rank. Wait for its join first (join() or wait_for()). Throws
+  // not_found if no member with that rank is known, failed_precondition if the world is not fixed.
+  Peer peer(std::size_t rank) const;
 
   // Joins, and completes when all ranks of a fixed world have joined. In an elastic world it completes when
   // this member has joined.
   Future<void> join();
   // Joins, and completes when `members` members have joined. In a fixed world, members that have left also
-  // count. In an elastic world, only present members count. Fails as Membership::wait_for does.
-  Future<void> wait_for(std::size_t members) { return membership_->wait_for(members); }
+  // count. In an elastic world, only present members count. While the store cannot be reached, it tries again
+  // for five minutes. already_exists: another agent has the name or the rank. failed_precondition: the
+  // rendezvous states another kind of world (fixed or elastic) or another size than the job has.
+  Future<void> wait_for(std::size_t members);
   // The present members, as the store last reported them, and their changes.
-  std::vector<Member> members() const { return membership_->members(); }
-  std::unique_ptr<MemberWatch> watch_members() { return membership_->watch(); }
+  std::vector<Member> members() const;
+  std::unique_ptr<MemberWatch> watch_members();
 
   // Collectives for small values over all members of a fixed world, or over the members that the options
   // name. barrier() completes when all of them have called it. all_gather() returns the value of each member
@@ -62,7 +78,7 @@ class WEFT_EXPORT Job {
   }
   template <Transferable T>
   Future<std::map<std::string, T>> all_gather(const T& value, CollectiveOptions options) {
-    return membership_->gather(std::move(options), type_text<T>(), pack(value))
+    return gather(std::move(options), type_text<T>(), pack(value))
         .then([](Result<std::map<std::string, Buffer>>&& all) {
           return capture([&] {
             std::map<std::string, T> values;
@@ -73,12 +89,12 @@ class WEFT_EXPORT Job {
   }
   // Like barrier(), and also waits until no call is in flight between the members. It does not wait for calls
   // that programs make outside handlers in the meantime. A handler must not wait for quiesce().
-  Future<void> quiesce(CollectiveOptions options) { return membership_->quiesce(std::move(options)); }
+  Future<void> quiesce(CollectiveOptions options);
   Future<void> quiesce() { return quiesce(CollectiveOptions{}); }
 
   // The job's store, for higher layers: their keys begin with the layer's name and '/'. In an elastic world
   // whose rank 0 keeps the store, the store ends with that agent.
-  std::shared_ptr<Store> store() const { return membership_->store(); }
+  std::shared_ptr<Store> store() const;
 
   // The end of the membership. A member without further work either leaves, or serves the other members until
   // they also have no work. If rank 0 keeps the store, rank 0 must serve.
@@ -89,11 +105,11 @@ class WEFT_EXPORT Job {
   void serve_until_shutdown(std::chrono::nanoseconds timeout = no_timeout);
 
  private:
-  const Rendezvous& rendezvous() const { return *agent_->core()->options().rendezvous; }
+  Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type, Buffer value);
 
   const std::unique_ptr<Agent> own_;
   Agent* const agent_;
-  Membership* const membership_;  // the agent's membership
+  const std::shared_ptr<detail::JobMembership> membership_;
   std::atomic<bool> left_ = false;
 };
 

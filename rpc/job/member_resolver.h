@@ -13,7 +13,7 @@
 #pragma once
 
 #include <weft/rpc/balance/peer_set.h>
-#include <weft/rpc/job/membership/membership.h>
+#include <weft/rpc/job/membership/member.h>
 #include <weft/rpc/job/store/store.h>
 
 #include <functional>

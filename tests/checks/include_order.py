@@ -20,8 +20,10 @@ from sources import ROOT, cxx_files
 
 # rpc/ is one library, and its folders also have an order: each may include those before it. Headers directly
 # in rpc/ (rpc/rpc.h) represent all of them.
-RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rpc/call", "rpc/endpoint", "rpc/stream", "rpc/balance", "rpc/store",
-       "rpc/rendezvous", "rpc/agent", "rpc/trace", "rpc/membership", "rpc"]
+RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rpc/call", "rpc/endpoint", "rpc/stream", "rpc/balance", "rpc/agent",
+       "rpc/trace", "rpc"]
+# Job control, a component above rpc/.
+JOB = ["rpc/job/store", "rpc/job/membership", "rpc/job"]
 # dist_optim/ likewise. Headers directly in dist_optim/ are what programs include.
 DIST_OPTIM = ["dist_optim/local", "dist_optim/service", "dist_optim/lbfgs", "dist_optim", "dist_optim/checkpoint"]
 # The inner folders of parallel/collectives/ are also one library: plans (no LibTorch), the definition of operations,
@@ -29,7 +31,7 @@ DIST_OPTIM = ["dist_optim/local", "dist_optim/service", "dist_optim/lbfgs", "dis
 COLLECTIVES = [f"parallel/collectives/{folder}" for folder in ("plan", "operation", "backend", "messages", "shm", "hosts", "nccl")]
 OPERATION = [*RPC, "rpc/tensor", "parallel/collectives/plan", "parallel/collectives/operation"]
 BACKEND = [*OPERATION, "parallel/collectives/flight", "parallel/collectives/backend"]
-UP_TO_GROUPS = [*RPC, "rpc/tensor", "parallel/collectives/flight", *COLLECTIVES, "parallel/collectives"]
+UP_TO_GROUPS = [*RPC, *JOB, "rpc/tensor", "parallel/collectives/flight", *COLLECTIVES, "parallel/collectives"]
 UP_TO_RREF = [*RPC, "rref/protocol", "rref"]
 UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd/engine", "dist_autograd"]
 PIPELINE = [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/tensor_parallel", "parallel/sharded/checkpoint",
@@ -38,6 +40,7 @@ PIPELINE = [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel
 # Folder -> the folders that it may include, in addition to itself.
 LAYERS = {
     **{folder: RPC[:place] for place, folder in enumerate(RPC)},
+    **{folder: [*RPC, *JOB[:place]] for place, folder in enumerate(JOB)},
     "rpc/testing": RPC,
     "rpc/observe": RPC,
     "rpc/tensor": RPC,
@@ -73,7 +76,7 @@ LAYERS = {
                                  "parallel/sharded/checkpoint", "parallel/sharded", "parallel/elastic/plan", "parallel/elastic"],
     "parallel/elastic/pipeline": [*PIPELINE, "parallel/pipeline", "parallel/elastic/plan", "parallel/elastic", "parallel/elastic/sharded"],
 }
-WITHOUT_TORCH = [*RPC, "rpc/testing", "rpc/observe", "rref", "rref/protocol", "parallel/collectives/flight", "parallel/collectives/plan", "parallel/schedule",
+WITHOUT_TORCH = [*RPC, *JOB, "rpc/testing", "rpc/observe", "rref", "rref/protocol", "parallel/collectives/flight", "parallel/collectives/plan", "parallel/schedule",
                  "parallel/partition", "parallel/planner", "parallel/elastic/plan"]
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 OPENSSL = re.compile(r"openssl/")

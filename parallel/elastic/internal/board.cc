@@ -49,7 +49,7 @@ Board::Board(rpc::Agent& agent, std::shared_ptr<rpc::Store> store, const std::st
       store_(std::move(store)),
       prefix_("elastic/" + name + "/"),
       loop_(agent.core()->pick_loop()),
-      watch_(agent.watch_members()) {}
+      watch_(rpc::Job(agent).watch_members()) {}
 
 void Board::close() {
   rpc::Future<bool> look, listen;
@@ -82,7 +82,7 @@ auto Board::ask(Ask ask) const {
 // --- Writing ---
 
 void Board::announce() {
-  const std::size_t rank = agent_.core()->options().rendezvous->rank;
+  const std::size_t rank = rpc::Job(agent_).rank();
   std::uint64_t order = rank;
   if (rank == rpc::Rendezvous::no_rank)
     order =

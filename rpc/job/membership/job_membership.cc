@@ -40,22 +40,6 @@ bool is_outage(const Error& error) {
   return error.kind() == ErrorKind::unavailable || error.kind() == ErrorKind::deadline_exceeded;
 }
 
-// It may outlive the agent.
-class JobMembership::Watch final : public MemberWatch {
- public:
-  Watch(std::weak_ptr<JobMembership> job, std::shared_ptr<Onlooker> onlooker)
-      : job_(std::move(job)), onlooker_(std::move(onlooker)) {}
-  Future<std::vector<MemberEvent>> next() override {
-    const auto job = job_.lock();
-    if (job == nullptr) return Future<Events>::made(job_ended());
-    return job->next(onlooker_);
-  }
-
- private:
-  const std::weak_ptr<JobMembership> job_;
-  const std::shared_ptr<Onlooker> onlooker_;
-};
-
 JobMembership::JobMembership(std::shared_ptr<AgentCore> core, Rendezvous rendezvous, Place place)
     : core_(std::move(core)),
       rendezvous_(std::move(rendezvous)),
@@ -408,7 +392,7 @@ std::unique_ptr<MemberWatch> JobMembership::watch() {
   MutexLock lock(mutex_);
   std::erase_if(onlookers_, [](const auto& old) { return old.expired(); });
   onlookers_.push_back(onlooker);
-  return std::make_unique<Watch>(weak_from_this(), std::move(onlooker));
+  return std::make_unique<MemberWatch>(weak_from_this(), std::move(onlooker));
 }
 
 Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Onlooker>& onlooker) {

@@ -1,9 +1,19 @@
-// JobMembership: the Membership of agents that find each other through a store.
+// JobMembership: the membership of an agent in a job whose agents find each other through a store. Programs use
+// it by way of Job (rpc/job/job.h).
 //
-// It shares the ownership of its agent's core. The objects that make_membership() registers at the core
-// (the MembershipHook, the MembershipService, and the directory that finds addresses by name) refer to the
-// JobMembership weakly. While the agent is a member, it watches the members' records. The mutex is released
-// before a store operation starts and before a promise is completed. Thread-safe.
+// An agent that joins claims its name in the store (in a fixed world also its rank) and publishes its
+// addresses. Then it can resolve names of members. Each member renews a lease; a member whose lease expires
+// is lost. In a fixed world, or if an agent keeps the store, rank 0 is the host. All members wait for the
+// host to join. The host also watches connections, so that a death is detected at once. If a fixed world
+// loses a member, the job fails on every member with an error that names the lost member
+// (AgentCore::fail_world). In a fixed world, a name can be claimed only once. In an elastic world the other
+// members are notified (MemberWatch), and a new incarnation may claim the name. If an agent's Rendezvous
+// states the other kind of world or another size than the job has, the agent cannot join.
+//
+// It shares the ownership of its agent's core, which has it among its layers. The objects that install()
+// registers at the core (the MembershipHook, the MembershipService, and the directory that finds addresses by
+// name) refer to it weakly. While the agent is a member, it watches the members' records. The mutex is
+// released before a store operation starts and before a promise is completed. Thread-safe.
 #pragma once
 
 #include <weft/rpc/call/method.h>
@@ -11,27 +21,69 @@
 #include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/job/membership/collective_leader.h>
 #include <weft/rpc/job/membership/joining.h>
-#include <weft/rpc/job/membership/membership.h>
+#include <weft/rpc/job/membership/member.h>
 #include <weft/rpc/job/membership/place.h>
+#include <weft/rpc/job/membership/rendezvous.h>
 #include <weft/rpc/job/membership/roster.h>
 
 namespace weft::rpc::detail {
 
-class JobMembership final : public Membership, public std::enable_shared_from_this<JobMembership> {
+// A MemberWatch of this member.
+struct Onlooker {
+  bool begun = false;    // next() has returned the present members
+  Roster::Records seen;  // the records that it has seen of members that changed since
+  // A next() that waits; null: none.
+  std::shared_ptr<Promise<std::vector<MemberEvent>>> promise;
+};
+
+class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobMembership> {
  public:
   JobMembership(std::shared_ptr<AgentCore> core, Rendezvous rendezvous, Place place);
 
-  Future<void> wait_for(std::size_t agents) override;
-  std::vector<Member> members() const override;
-  std::unique_ptr<MemberWatch> watch() override;
-  Future<void> leave() override;
-  Future<void> others_left(std::chrono::nanoseconds timeout) override;
-  std::string name_of(std::size_t rank) const override;
-  Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type,
-                                               Buffer value) override;
-  Future<void> quiesce(CollectiveOptions options) override;
-  std::shared_ptr<Store> store() const override { return place_.store; }
-  void shut_down() override;
+  // Makes the agent a member-to-be; call it before core->listen(). If the store's URL is an agent's address,
+  // rank 0 serves the store on its own agent, whose options.listen contains that address. Throws
+  // invalid_argument.
+  static std::shared_ptr<JobMembership> install(const std::shared_ptr<AgentCore>& core,
+                                                const Rendezvous& rendezvous);
+  static std::shared_ptr<JobMembership> install(const std::shared_ptr<AgentCore>& core,
+                                                const Rendezvous& rendezvous, Place place);
+  // Throws failed_precondition if the agent has no job.
+  static std::shared_ptr<JobMembership> of(const AgentCore& core);
+
+  const Rendezvous& rendezvous() const { return rendezvous_; }
+  // The first call joins the job. The future completes when `agents` members have joined, including this one.
+  // In a fixed world members that have left count; in an elastic world only present members count. While the
+  // store cannot be reached, wait_for() retries for five minutes. already_exists: another agent has the name
+  // or the rank. In an elastic world, that agent is alive, because wait_for() waits until the lease of a dead
+  // agent has expired. failed_precondition: this agent's Rendezvous states another kind of world (fixed or
+  // elastic) or another size than the job has.
+  Future<void> wait_for(std::size_t agents);
+  // The present members, as the store last reported them. Empty until this agent has joined.
+  std::vector<Member> members() const;
+  // The name of the member with this rank in a fixed world, present or gone, as last seen. Throws not_found
+  // if no member with that rank is known, failed_precondition if the world is not fixed.
+  std::string name_of(std::size_t rank) const;
+  // Watches the members.
+  std::unique_ptr<MemberWatch> watch();
+  Future<std::vector<MemberEvent>> next(const std::shared_ptr<Onlooker>& onlooker);  // MemberWatch::next()
+  // Leaves the job in an orderly way, before the agent drains, so that the other members do not consider it
+  // lost. If the host leaves before other members, the waits of these members fail with unavailable. So the
+  // host calls others_left() first. While the store cannot be reached, leave() tries again for
+  // Rendezvous::lease. If it fails, this agent is still a member, and leave() may be called again.
+  Future<void> leave();
+  // For a member that only serves: completes when this member has left. The member leaves when all members
+  // have joined (in a fixed world: world_size members), no other member has work left, and all serving
+  // members have released their references. The host leaves last. Fails if the world fails. After `timeout`
+  // it fails with deadline_exceeded, and the error names the members that have not left. After that error,
+  // and after cancel(), this agent is still a member.
+  Future<void> others_left(std::chrono::nanoseconds timeout);
+  // Runs a barrier or an all_gather. Returns the members' values, each packed (codec/packed.h), by name.
+  // type: the canonical type of the value, the same on all members; empty: a barrier. Fails as
+  // Job::all_gather does.
+  Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type, Buffer value);
+  Future<void> quiesce(CollectiveOptions options);  // as Job::quiesce
+  std::shared_ptr<Store> store() const { return place_.store; }
+  void shut_down();  // all pending futures fail with shut_down
 
   void peer_gone(const AgentId& peer, const Error& reason);
   void peer_world_failed(const AgentId& peer, const Error& error);
@@ -50,17 +102,11 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
     std::size_t agents = 0;  // 0: waits until all others have left
     std::shared_ptr<Promise<void>> promise;
   };
-  struct Onlooker {
-    bool begun = false;                        // next() has returned the present members
-    Roster::Records seen;                      // the records that it has seen of members that changed since
-    std::shared_ptr<Promise<Events>> promise;  // a next() that waits; null: none
-  };
   // The rounds of one collective (name and members).
   struct OwnRounds {
     CollectiveMembers members;
     std::uint64_t next = 0;  // the number of the next round
   };
-  class Watch;
 
   bool is_host() const { return rendezvous_.rank == 0 && (rendezvous_.fixed_world || place_.with_host); }
   const std::string& own_name() const { return core_->id().name; }
@@ -83,7 +129,6 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   Future<void> add_waiter(std::size_t agents, std::chrono::nanoseconds timeout);
   void end_waiter(std::uint64_t id, ErrorKind kind);
   std::string remaining_members_text() const WEFT_REQUIRES(mutex_);
-  Future<Events> next(const std::shared_ptr<Onlooker>& onlooker);
   Events events_for(Onlooker& onlooker) const WEFT_REQUIRES(mutex_);
   void answer();
   void released();
@@ -155,10 +200,6 @@ class JobMembership final : public Membership, public std::enable_shared_from_th
   std::map<std::pair<std::string, std::string>, OwnRounds> rounds_ WEFT_GUARDED_BY(mutex_);
   bool expects_all_ WEFT_GUARDED_BY(mutex_) = false;  // the leader knows all members of the fixed world
 };
-
-// As rpc::make_membership(), with a given Place.
-WEFT_EXPORT std::shared_ptr<Membership> make_membership(const std::shared_ptr<AgentCore>& core,
-                                                        const Rendezvous& rendezvous, Place place);
 
 Error loss_of(const std::string& name, const std::string& reason);
 Error job_ended();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/job/membership/rendezvous.h>
 #include <weft/rpc/job/store/store.h>
 
 #include <functional>

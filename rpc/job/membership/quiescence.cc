@@ -1,8 +1,8 @@
 #include <weft/rpc/job/membership/quiescence.h>
 
 #include <weft/rpc/codec/packed.h>
-#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/link_table.h>
+#include <weft/rpc/job/membership/job_membership.h>
 
 #include <algorithm>
 #include <set>
@@ -48,7 +48,7 @@ std::optional<Error> given_up(const Wave& wave) {
   return Error(ErrorKind::deadline_exceeded, "quiesce: calls are still in flight at " + busy);
 }
 
-Future<void> Quiescence::of(std::shared_ptr<AgentCore> core, std::shared_ptr<Membership> membership,
+Future<void> Quiescence::of(std::shared_ptr<AgentCore> core, std::shared_ptr<JobMembership> membership,
                             CollectiveOptions options) {
   auto one = std::make_shared<Quiescence>(std::move(core), std::move(membership), std::move(options));
   one->promise_->on_cancel([weak = std::weak_ptr(one)] {
@@ -59,7 +59,7 @@ Future<void> Quiescence::of(std::shared_ptr<AgentCore> core, std::shared_ptr<Mem
   return future;
 }
 
-Quiescence::Quiescence(std::shared_ptr<AgentCore> core, std::shared_ptr<Membership> membership,
+Quiescence::Quiescence(std::shared_ptr<AgentCore> core, std::shared_ptr<JobMembership> membership,
                        CollectiveOptions options)
     : core_(std::move(core)),
       membership_(std::move(membership)),

@@ -12,7 +12,8 @@
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
-#include <weft/rpc/job/membership/membership.h>
+#include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/job/membership/member.h>
 
 #include <map>
 #include <memory>
@@ -39,13 +40,15 @@ WEFT_EXPORT bool proves_quiet(const Wave& before, const Wave& now);
 // The error for all members, if a member has given up or cancelled.
 WEFT_EXPORT std::optional<Error> given_up(const Wave& wave);
 
+class JobMembership;
+
 class Quiescence : public std::enable_shared_from_this<Quiescence> {
  public:
   // As Job::quiesce.
-  static Future<void> of(std::shared_ptr<AgentCore> core, std::shared_ptr<Membership> membership,
+  static Future<void> of(std::shared_ptr<AgentCore> core, std::shared_ptr<JobMembership> membership,
                          CollectiveOptions options);
 
-  Quiescence(std::shared_ptr<AgentCore> core, std::shared_ptr<Membership> membership,
+  Quiescence(std::shared_ptr<AgentCore> core, std::shared_ptr<JobMembership> membership,
              CollectiveOptions options);
 
  private:
@@ -59,7 +62,7 @@ class Quiescence : public std::enable_shared_from_this<Quiescence> {
   MemberWork work() const;
 
   const std::shared_ptr<AgentCore> core_;
-  const std::shared_ptr<Membership> membership_;
+  const std::shared_ptr<JobMembership> membership_;
   const CollectiveOptions options_;
   const std::shared_ptr<Loop> loop_;
   const Clock::time_point deadline_;

@@ -7,7 +7,7 @@
 #pragma once
 
 #include <weft/rpc/core/export.h>
-#include <weft/rpc/job/membership/membership.h>
+#include <weft/rpc/job/membership/member.h>
 #include <weft/rpc/job/store/store.h>
 
 #include <array>

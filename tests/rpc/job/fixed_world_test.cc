@@ -1,5 +1,5 @@
 // The knowledge that the members of a fixed world have of each other.
-#include <weft/rpc/job/membership/membership.h>
+#include <weft/rpc/job/membership/member.h>
 
 #include <map>
 

@@ -49,8 +49,8 @@ class LauncherService {
 
 namespace {
 
-rpc::AgentOptions launcher_options(const HostsOptions& options) {
-  rpc::AgentOptions agent;
+rpc::MemberOptions launcher_options(const HostsOptions& options) {
+  rpc::MemberOptions agent;
   agent.name = "host" + std::to_string(options.own);
   const rpc::CredentialOptions& files = options.credentials;
   if (!files.certificate_file.empty() || !files.trust_file.empty() || !files.secret_file.empty()) {

@@ -2,7 +2,7 @@
 // tests/rpc/job/elastic_world_test.cc.
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/endpoint/agent_core.h>
-#include <weft/rpc/job/membership/membership.h>
+#include <weft/rpc/job/membership/member.h>
 #include <weft/rpc/job/membership/roster.h>
 #include <weft/rpc/job/store/file_store.h>
 #include <weft/rpc/job/store/remote_store.h>

@@ -1,9 +1,15 @@
-#include <weft/rpc/job/membership/membership.h>
-
+// JobMembership: its registration at the agent.
 #include <weft/rpc/call/invoke.h>
 #include <weft/rpc/job/membership/job_membership.h>
 
 namespace weft::rpc {
+
+Future<std::vector<MemberEvent>> MemberWatch::next() {
+  const auto job = job_.lock();
+  if (job == nullptr) return Future<std::vector<MemberEvent>>::made(detail::job_ended());
+  return job->next(onlooker_);
+}
+
 namespace detail {
 
 void MembershipService::attend(CallContext&) {
@@ -23,7 +29,7 @@ Future<CollectiveLeader::Gathered> MembershipService::arrive(CallContext& call, 
 
 namespace {
 
-// Reports ended connections to the membership; not involved in calls.
+// Reports the ends of connections and of the agent to the membership; not involved in calls.
 class MembershipHook final : public CallHook {
  public:
   explicit MembershipHook(std::weak_ptr<JobMembership> job) : job_(std::move(job)) {}
@@ -34,6 +40,13 @@ class MembershipHook final : public CallHook {
   void peer_world_failed(const AgentId& peer, const Error& error) override {
     if (const auto job = job_.lock()) job->peer_world_failed(peer, error);
   }
+  Future<void> left() override {
+    const auto job = job_.lock();
+    return job != nullptr ? job->leave() : CallHook::left();
+  }
+  void shut_down() override {
+    if (const auto job = job_.lock()) job->shut_down();
+  }
 
  private:
   std::weak_ptr<JobMembership> job_;
@@ -41,13 +54,20 @@ class MembershipHook final : public CallHook {
 
 }  // namespace
 
-std::shared_ptr<Membership> make_membership(const std::shared_ptr<AgentCore>& core,
-                                            const Rendezvous& rendezvous, Place place) {
+std::shared_ptr<JobMembership> JobMembership::install(const std::shared_ptr<AgentCore>& core,
+                                                      const Rendezvous& rendezvous) {
+  return install(core, rendezvous, place_of_store(core, rendezvous));
+}
+
+std::shared_ptr<JobMembership> JobMembership::install(const std::shared_ptr<AgentCore>& core,
+                                                      const Rendezvous& rendezvous, Place place) {
   if (rendezvous.fixed_world && rendezvous.rank >= rendezvous.world_size)
     throw Error(ErrorKind::invalid_argument, "rank " + std::to_string(rendezvous.rank) +
                                                  " is not within a world of " +
                                                  std::to_string(rendezvous.world_size));
+  if (!core->options().insecure) core->be_of_one_user();
   auto job = std::make_shared<JobMembership>(core, rendezvous, std::move(place));
+  core->layers().put(job);
   core->hooks().add(std::make_shared<MembershipHook>(job));
   serve_object(core->methods(), std::make_shared<MembershipService>(job));
   core->routes().set_directory(
@@ -58,10 +78,13 @@ std::shared_ptr<Membership> make_membership(const std::shared_ptr<AgentCore>& co
   return job;
 }
 
-}  // namespace detail
-
-std::shared_ptr<Membership> make_membership(std::shared_ptr<AgentCore> core, const Rendezvous& rendezvous) {
-  return detail::make_membership(core, rendezvous, detail::place_of_store(core, rendezvous));
+std::shared_ptr<JobMembership> JobMembership::of(const AgentCore& core) {
+  auto job = core.layers().share<JobMembership>();
+  if (job == nullptr)
+    throw Error(ErrorKind::failed_precondition,
+                "'" + core.id().name + "' has no job: construct its agent with Job::layer(), or by a Job");
+  return job;
 }
 
+}  // namespace detail
 }  // namespace weft::rpc
