@@ -68,8 +68,8 @@ class WEFT_EXPORT CallHook {
   // Called before the agent announces its end to its peers, so that the layer can send its last messages to
   // them.
   virtual Future<void> leaving() { return Future<void>::made(Result<void>{}); }
-  // Called after leaving() of every layer, before the agent drains: the layer ends what this agent is a member
-  // of.
+  // Called after leaving() of every layer, before the agent drains: the layer ends what this agent is a
+  // member of.
   virtual Future<void> left() { return Future<void>::made(Result<void>{}); }
   // The agent shuts down: the layer fails pending work and drops references to the agent.
   virtual void shut_down() {}

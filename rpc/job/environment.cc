@@ -204,7 +204,7 @@ std::shared_ptr<const Credentials> credentials_from(const Environment& environme
 }
 
 MemberOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup,
-                        const LocalAddress& towards) {
+                         const LocalAddress& towards) {
   const Environment environment(lookup);
   const Place place = place_in(url, environment, lookup);
   Rendezvous job;
@@ -259,7 +259,8 @@ MemberOptions options_from(const VariableLookup& lookup, const LocalAddress& tow
   return options_of({}, lookup, towards);
 }
 
-MemberOptions options_from(const std::string& url, const VariableLookup& lookup, const LocalAddress& towards) {
+MemberOptions options_from(const std::string& url, const VariableLookup& lookup,
+                           const LocalAddress& towards) {
   return options_of(detail::job_url(url), lookup, towards);
 }
 

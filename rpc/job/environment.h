@@ -55,6 +55,6 @@ WEFT_EXPORT MemberOptions from_url(const std::string& url);
 using LocalAddress = std::function<std::string(const std::string& host)>;
 WEFT_EXPORT MemberOptions options_from(const VariableLookup& lookup, const LocalAddress& towards);
 WEFT_EXPORT MemberOptions options_from(const std::string& url, const VariableLookup& lookup,
-                                      const LocalAddress& towards);
+                                       const LocalAddress& towards);
 
 }  // namespace weft::rpc

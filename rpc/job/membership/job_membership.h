@@ -1,5 +1,5 @@
-// JobMembership: the membership of an agent in a job whose agents find each other through a store. Programs use
-// it by way of Job (rpc/job/job.h).
+// JobMembership: the membership of an agent in a job whose agents find each other through a store. Programs
+// use it by way of Job (rpc/job/job.h).
 //
 // An agent that joins claims its name in the store (in a fixed world also its rank) and publishes its
 // addresses. Then it can resolve names of members. Each member renews a lease; a member whose lease expires

@@ -1,5 +1,5 @@
-// The members of a job, as its store reports them: their data, the changes, and the options of operations that
-// members call together. Values; MemberWatch is thread-safe.
+// The members of a job, as its store reports them: their data, the changes, and the options of operations
+// that members call together. Values; MemberWatch is thread-safe.
 #pragma once
 
 #include <weft/rpc/core/agent_id.h>
@@ -44,8 +44,8 @@ struct MemberEvent {
   Member member;  // as published
 };
 
-// Reports the changes of a job's members, in order. Job::watch_members() creates it. It may outlive the agent.
-// Thread-safe.
+// Reports the changes of a job's members, in order. Job::watch_members() creates it. It may outlive the
+// agent. Thread-safe.
 class WEFT_EXPORT MemberWatch {
  public:
   MemberWatch(std::weak_ptr<detail::JobMembership> job, std::shared_ptr<detail::Onlooker> onlooker)

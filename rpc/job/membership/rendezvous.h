@@ -8,7 +8,7 @@
 
 namespace weft::rpc {
 
-// How the agents of one job find each other (membership.h).
+// How the agents of one job find each other (job_membership.h).
 struct Rendezvous {
   static constexpr std::size_t no_rank = static_cast<std::size_t>(-1);
 
@@ -16,7 +16,7 @@ struct Rendezvous {
   // etcd://host:port[,host:port][/prefix]. Each job has its own path or prefix.
   std::string store;
   // The rank of this agent. By default the agents of a job are named worker0, worker1, … Rank 0 is the host
-  // (membership.h). no_rank: the agent has no rank, which is possible in an elastic world only.
+  // (job_membership.h). no_rank: the agent has no rank, which is possible in an elastic world only.
   std::size_t rank = 0;
   std::size_t world_size = 0;  // the number of members of a fixed world
   bool fixed_world = true;     // true: the loss of a member fails the job on every member

@@ -96,8 +96,7 @@ class Hosts::Impl : public std::enable_shared_from_this<Impl> {
     for (std::size_t host = 0; host < options_.hosts; ++host) {
       if (host == options_.own) continue;
       try {
-        told_.push_back(
-            job_.agent().peer(host).with({.timeout = 5s}).call<&LauncherService::failed>(failure));
+        told_.push_back(job_.peer(host).with({.timeout = 5s}).call<&LauncherService::failed>(failure));
       } catch (const rpc::Error&) {
         // The other launcher has ended.
       }

@@ -22,13 +22,13 @@ using namespace std::chrono_literals;
 
 constexpr auto end_timeout = 2s;
 // How long the record of a lost worker remains, as long as the records of members that have left
-// (rpc/membership), so that late readers can distinguish the two ends.
+// (rpc/job/membership), so that late readers can distinguish the two ends.
 constexpr auto remembered = 3min;
 
 std::string key_of(const std::string& name) { return std::string(rpc::membership_keys::members) + name; }
 
 // The driver's agent serves the store, and is not a member of the job. So the job has no host among its
-// members (rpc/membership).
+// members (rpc/job/membership).
 OpenedStore keep_store(const JobStoreOptions& options) {
   rpc::AgentOptions with;
   with.name = "driver";

@@ -7,8 +7,8 @@
 #pragma once
 
 #include <weft/rpc/core/loop.h>
-#include <weft/rpc/security/credentials.h>
 #include <weft/rpc/job/store/store.h>
+#include <weft/rpc/security/credentials.h>
 
 #include <cstdint>
 #include <functional>
