@@ -14,7 +14,7 @@ namespace weft::test {
 // The events of a watch so far.
 class History {
  public:
-  explicit History(rpc::Agent& agent) : watch_(agent.watch_members()) {}
+  explicit History(rpc::Agent& agent) : watch_(rpc::Job(agent).watch_members()) {}
 
   // Reads until the watch has reported this number of events.
   const std::vector<rpc::MemberEvent>& until(std::size_t events) {
@@ -52,13 +52,14 @@ class ElasticWorld : public testing::TestWithParam<JobKind> {
     return job_->store().with_host ? start(name) : start_short_lived(name);
   }
   rpc::Agent& start_short_lived(const std::string& name) {
-    return start(name, [](rpc::AgentOptions& options) { options.rendezvous->lease = short_lease; });
+    return start(name, [](rpc::MemberOptions& options) { options.rendezvous.lease = short_lease; });
   }
   rpc::Agent& agent(const std::string& name) { return (*job_)[name]; }
   rpc::Agent& host() { return agent("worker0"); }
-  static std::string names(const rpc::Agent& agent) {
+  static std::string names(rpc::Agent& agent) {
     std::string names;
-    for (const rpc::Member& member : agent.members()) names += (names.empty() ? "" : ", ") + member.name;
+    for (const rpc::Member& member : rpc::Job(agent).members())
+      names += (names.empty() ? "" : ", ") + member.name;
     return names;
   }
 
@@ -71,7 +72,7 @@ TEST_P(ElasticWorld, WatchersAreNotifiedOfJoinsAndLeaves) {
   History seen(host());
   seen.until(1);
   got(rpc::Job(start("a", [](auto& options) {
-        options.rendezvous->metadata = {{"gpu", "H200"}};
+        options.rendezvous.metadata = {{"gpu", "H200"}};
       })).wait_for(2));
   rpc::Agent& b = start("b");
   got(rpc::Job(b).wait_for(3));
@@ -219,7 +220,7 @@ TEST_P(ElasticWorld, AServingMemberEndsWhenTheOthersHaveLeft) {
 
 TEST_P(ElasticWorld, AWatchHasOneWaiterAndEndsWithItsAgent) {
   rpc::Agent& a = start("a");
-  auto early = a.watch_members();
+  auto early = rpc::Job(a).watch_members();
   expect_error(early->next(), rpc::ErrorKind::failed_precondition, "has not joined its job");
   got(rpc::Job(a).wait_for(2));
   History seen(a);

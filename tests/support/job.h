@@ -96,17 +96,23 @@ struct Worker {
       rpc::Service<"worker", rpc::Method<"who", &Worker::who>, rpc::Method<"hang", &Worker::hang>>;
 };
 
+// An agent that is a member of a job, for tests that keep the agent and not an rpc::Job.
+inline std::unique_ptr<rpc::Agent> make_member(const rpc::MemberOptions& options, rpc::Layers layers = {}) {
+  layers.push_back(rpc::Job::layer(options.rendezvous));
+  return std::make_unique<rpc::Agent>(options, layers);
+}
+
 class Job {
  public:
-  using Adjust = std::function<void(rpc::AgentOptions&)>;
+  using Adjust = rpc::Job::Adjust;
 
   // world_size 0: the size is not fixed.
   explicit Job(const JobKind& kind, std::size_t world_size = 0)
       : store_(kind.make()), world_size_(world_size) {}
   ~Job() { agents_.clear(); }
 
-  rpc::AgentOptions options(std::size_t rank, const std::string& name) const {
-    rpc::AgentOptions options{.name = name, .handler_threads = 2, .in_process = store_->network};
+  rpc::MemberOptions options(std::size_t rank, const std::string& name) const {
+    rpc::MemberOptions options{{.name = name, .handler_threads = 2, .in_process = store_->network}};
     options.log = [](const rpc::LogRecord&) {};
     if (rank == 0 && store_->with_host) {
       options.listen = {store_->url};
@@ -117,18 +123,18 @@ class Job {
       options.listen = {"tcp://127.0.0.1:0"};
     }
     // Leases are so long that none expires, unless a test changes them.
-    options.rendezvous = rpc::Rendezvous{.store = store_->url,
-                                         .rank = rank,
-                                         .world_size = world_size_,
-                                         .fixed_world = world_size_ != 0,
-                                         .lease = std::chrono::hours{1}};
+    options.rendezvous = {.store = store_->url,
+                          .rank = rank,
+                          .world_size = world_size_,
+                          .fixed_world = world_size_ != 0,
+                          .lease = std::chrono::hours{1}};
     return options;
   }
   std::unique_ptr<rpc::Agent> make(std::size_t rank, const std::string& name,
                                    const Adjust& adjust = nullptr) {
-    rpc::AgentOptions wanted = options(rank, name);
+    rpc::MemberOptions wanted = options(rank, name);
     if (adjust) adjust(wanted);
-    auto agent = std::make_unique<rpc::Agent>(std::move(wanted));
+    auto agent = make_member(wanted);
     agent->serve(workers_[name] = std::make_shared<Worker>(name));
     return agent;
   }

@@ -107,10 +107,10 @@ TEST_F(SameUserProcesses, AnAgentDoesNotCallAnotherUser) {
   EXPECT_EQ(refused.find("the peer says"), std::string::npos) << refused;
 }
 
-AgentOptions member(const std::string& store, std::size_t rank) {
-  AgentOptions member = options("worker" + std::to_string(rank), std::nullopt);
+MemberOptions member(const std::string& store, std::size_t rank) {
+  MemberOptions member{options("worker" + std::to_string(rank), std::nullopt)};
   if (rank == 0) member.listen = {store};
-  member.rendezvous = Rendezvous{.store = store, .rank = rank, .world_size = 2};
+  member.rendezvous = {.store = store, .rank = rank, .world_size = 2};
   return member;
 }
 
@@ -119,18 +119,17 @@ TEST_F(SameUserProcesses, AJobOnOneHostRefusesAnotherUser) {
   const test::TcpJobStore store;
   Child other = as_stranger([url = store.url](int pipe, int orders) {
     line_of(orders);
-    AgentOptions stranger = member(url, 1);
+    MemberOptions stranger = member(url, 1);
     stranger.insecure = true;  // it does not refuse rank 0 itself
     say(pipe, outcome([&] {
-          Agent agent(stranger);
-          Job(agent).join().get();
+          Job(stranger).join().get();
           return std::string("joined");
         }));
     say(pipe, call_of(options("stranger", false), url));
   });
-  Agent host(member(store.url, 0));
-  host.serve<Who>();
-  auto met = Job(host).join();
+  Job host(member(store.url, 0));
+  host.agent().serve<Who>();
+  auto met = host.join();
   other.tell("go on");
   for (int i = 0; i < 2; ++i) {
     const std::string refused = other.line();
@@ -138,27 +137,26 @@ TEST_F(SameUserProcesses, AJobOnOneHostRefusesAnotherUser) {
     EXPECT_NE(refused.find("it runs as uid:65533, expected uid:0 as 'worker0'"), std::string::npos)
         << refused;
   }
-  Agent second(member(store.url, 1));
-  auto joined = Job(second).join();
+  Job second(member(store.url, 1));
+  auto joined = second.join();
   EXPECT_EQ(message_of([&] { return joined.get(), met.get(), 0; }), "(no error)");
-  EXPECT_EQ(got(second.peer("worker0").call<Who>()), "uid:0");
+  EXPECT_EQ(got(second.agent().peer("worker0").call<Who>()), "uid:0");
 }
 
 // Another user listens at the address of rank 0 first.
 TEST_F(SameUserProcesses, AMemberDoesNotTrustAStoreOfAnotherUser) {
   const test::TcpJobStore store;
   Child other = as_stranger([url = store.url](int pipe, int orders) {
-    AgentOptions mine = member(url, 0);
+    MemberOptions mine = member(url, 0);
     mine.insecure = true;
-    Agent agent(mine);
-    const auto joined = Job(agent).join();
+    Job job(mine);
+    const auto joined = job.join();
     say(pipe, "listens");
     line_of(orders);
   });
   EXPECT_EQ(other.line(), "listens");
   const std::string refused = outcome([&] {
-    Agent agent(member(store.url, 1));
-    Job(agent).join().get();
+    Job(member(store.url, 1)).join().get();
     return std::string("joined");
   });
   EXPECT_TRUE(refused.starts_with("permission_denied: ")) << refused;

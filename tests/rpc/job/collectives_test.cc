@@ -165,7 +165,7 @@ TEST_P(FixedCollectives, ALostLeaderFailsTheCollectiveAndTheWorld) {
   const CollectiveOptions three{.among = {"worker1", "worker2", "worker3"}};
   auto second = rpc::Job(job[2]).barrier(three), third = rpc::Job(job[3]).barrier(three);
   // The leader has received both arrivals once it has replied to calls that were sent after them.
-  for (const std::size_t rank : {2, 3}) got(job[rank].peer(1).call<&test::Worker::who>());
+  for (const std::size_t rank : {2, 3}) got(rpc::Job(job[rank]).peer(1).call<&test::Worker::who>());
   job.end(1);
   expect_error(std::move(second), ErrorKind::peer_lost, "worker1");
   expect_error(std::move(third), ErrorKind::peer_lost, "worker1");
@@ -223,8 +223,8 @@ class OpenCollectives : public testing::TestWithParam<JobKind> {
   }
   // Its lease alone proves its death, because no member has a connection to it.
   Agent& start(const std::string& name) {
-    Agent& agent = job.start(no_rank, name, [this](AgentOptions& options) {
-      if (!job.store().with_host) options.rendezvous->lease = test::short_lease;
+    Agent& agent = job.start(no_rank, name, [this](MemberOptions& options) {
+      if (!job.store().with_host) options.rendezvous.lease = test::short_lease;
     });
     got(rpc::Job(agent).wait_for(2));
     return agent;
@@ -282,7 +282,7 @@ TEST_P(OpenCollectives, TheNextIncarnationRunsCollectivesWithTheOthers) {
   const AgentId carl = start("carl").id();
   for (const char* name : {"anna", "bert", "carl"})
     eventually("all know of it", [&] {
-      const auto members = job[name].members();
+      const auto members = rpc::Job(job[name]).members();
       return std::any_of(members.begin(), members.end(),
                          [&](const Member& member) { return member.id() == carl; });
     });

@@ -18,14 +18,14 @@ TEST(ElasticWorldInVirtualTime, WaitsFailAfterTheLeaseIfTheStoreIsLost) {
   for (const SimCrash how : {SimCrash::process, SimCrash::host}) {
     SimWorld world(1);
     const auto start = [&](const std::string& name, std::size_t rank) -> rpc::Agent& {
-      return start_agent(world.start(name),
-                         {.rendezvous = rpc::Rendezvous{
-                              .store = "sim://keeper", .rank = rank, .fixed_world = false, .lease = 30s}});
+      return start_agent(
+          world.start(name), {},
+          {rpc::Job::layer({.store = "sim://keeper", .rank = rank, .fixed_world = false, .lease = 30s})});
     };
     world.got(rpc::Job(start("keeper", 0)).wait_for(1));
     rpc::Agent& anna = start("anna", rpc::Rendezvous::no_rank);
     world.got(rpc::Job(anna).wait_for(2));
-    const auto watch = anna.watch_members();
+    const auto watch = rpc::Job(anna).watch_members();
     EXPECT_EQ(world.got(watch->next()).size(), 2U);
     auto others = rpc::Job(anna).wait_for(3);
     auto event = watch->next();

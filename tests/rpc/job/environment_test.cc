@@ -8,7 +8,7 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-AgentOptions options(const Variables& variables, const std::string& local = "127.0.0.1") {
+MemberOptions options(const Variables& variables, const std::string& local = "127.0.0.1") {
   return options_from(
       [&](const std::string& name) {
         const auto found = variables.find(name);
@@ -36,37 +36,36 @@ const Variables usual{
     {"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
 
 TEST(Environment, DescribesAJobOnOneHost) {
-  const AgentOptions worker = options(usual);
+  const MemberOptions worker = options(usual);
   EXPECT_EQ(worker.name, "worker1");
   EXPECT_FALSE(worker.insecure);
   EXPECT_EQ(worker.listen, std::vector<std::string>{"tcp://127.0.0.1:0"});
-  ASSERT_TRUE(worker.rendezvous);
-  EXPECT_EQ(worker.rendezvous->rank, 1U);
-  EXPECT_EQ(worker.rendezvous->world_size, 4U);
-  EXPECT_EQ(worker.rendezvous->store, "tcp://127.0.0.1:29500");
-  EXPECT_TRUE(worker.rendezvous->fixed_world);
+  EXPECT_EQ(worker.rendezvous.rank, 1U);
+  EXPECT_EQ(worker.rendezvous.world_size, 4U);
+  EXPECT_EQ(worker.rendezvous.store, "tcp://127.0.0.1:29500");
+  EXPECT_TRUE(worker.rendezvous.fixed_world);
 
-  const AgentOptions host = options(with(usual, {{"RANK", "0"}}));
+  const MemberOptions host = options(with(usual, {{"RANK", "0"}}));
   EXPECT_EQ(host.name, "worker0");
   EXPECT_EQ(host.listen, std::vector<std::string>{"tcp://127.0.0.1:29500"});
 }
 
 TEST(Environment, DescribesAJobOnSeveralHosts) {
   const Variables several = with(usual, {{"MASTER_ADDR", "node0"}, {"WEFT_INSECURE", "1"}});
-  const AgentOptions worker = options(several, "10.0.0.7");
+  const MemberOptions worker = options(several, "10.0.0.7");
   EXPECT_TRUE(worker.insecure);
   EXPECT_EQ(worker.listen, std::vector<std::string>{"tcp://10.0.0.7:0"});
-  EXPECT_EQ(worker.rendezvous->store, "tcp://node0:29500");
+  EXPECT_EQ(worker.rendezvous.store, "tcp://node0:29500");
   EXPECT_EQ(options(with(several, {{"RANK", "0"}}), "10.0.0.1").listen,
             std::vector<std::string>{"tcp://node0:29500"});
-  const AgentOptions v6 = options(with(several, {{"MASTER_ADDR", "fd00::1"}}), "fd00::2");
-  EXPECT_EQ(v6.rendezvous->store, "tcp://[fd00::1]:29500");
+  const MemberOptions v6 = options(with(several, {{"MASTER_ADDR", "fd00::1"}}), "fd00::2");
+  EXPECT_EQ(v6.rendezvous.store, "tcp://[fd00::1]:29500");
   EXPECT_EQ(v6.listen, std::vector<std::string>{"tcp://[fd00::2]:0"});
 }
 
 TEST(Environment, AHostMayBeInBrackets) {
   const Variables v6 = with(usual, {{"MASTER_ADDR", "[::1]"}});
-  EXPECT_EQ(options(v6).rendezvous->store, "tcp://[::1]:29500");
+  EXPECT_EQ(options(v6).rendezvous.store, "tcp://[::1]:29500");
   EXPECT_EQ(options(with(v6, {{"RANK", "0"}})).listen, std::vector<std::string>{"tcp://[::1]:29500"});
   EXPECT_EQ(options(with(v6, {{"RANK", "0"}, {"WEFT_HOST", "[fd00::3]"}, {"WEFT_INSECURE", "1"}})).listen,
             std::vector<std::string>{"tcp://[fd00::3]:29500"});
@@ -76,12 +75,12 @@ TEST(Environment, AHostMayBeInBrackets) {
 
 TEST(Environment, UsesTheNextPortIfTorchrunKeepsAStore) {
   const Variables torchrun = with(usual, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}});
-  EXPECT_EQ(options(torchrun).rendezvous->store, "tcp://127.0.0.1:29501");
+  EXPECT_EQ(options(torchrun).rendezvous.store, "tcp://127.0.0.1:29501");
   EXPECT_EQ(options(with(torchrun, {{"RANK", "0"}})).listen,
             std::vector<std::string>{"tcp://127.0.0.1:29501"});
-  EXPECT_EQ(options(with(torchrun, {{"WEFT_STORE_PORT", "30000"}})).rendezvous->store,
+  EXPECT_EQ(options(with(torchrun, {{"WEFT_STORE_PORT", "30000"}})).rendezvous.store,
             "tcp://127.0.0.1:30000");
-  EXPECT_EQ(options(with(usual, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).rendezvous->store,
+  EXPECT_EQ(options(with(usual, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).rendezvous.store,
             "tcp://127.0.0.1:29500");
   EXPECT_EQ(refusal(with(torchrun, {{"MASTER_PORT", "65535"}})),
             "MASTER_PORT='65535' is not a number from 1 to 65534");
@@ -91,17 +90,17 @@ TEST(Environment, WeftsOwnVariablesTakePrecedence) {
   const Variables own = with(usual, {{"WEFT_NAME", "trainer"},
                                      {"WEFT_LISTEN", "tcp://127.0.0.1:4000,unix:///tmp/trainer.sock"},
                                      {"WEFT_STORE", "tcp://127.0.0.2:5000"}});
-  const AgentOptions worker = options(own);
+  const MemberOptions worker = options(own);
   EXPECT_EQ(worker.name, "trainer");
   EXPECT_EQ(worker.listen, (std::vector<std::string>{"tcp://127.0.0.1:4000", "unix:///tmp/trainer.sock"}));
-  EXPECT_EQ(worker.rendezvous->store, "tcp://127.0.0.2:5000");
+  EXPECT_EQ(worker.rendezvous.store, "tcp://127.0.0.2:5000");
   const Variables elsewhere{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"WEFT_STORE", "tcp://127.0.0.1:5000"}};
   EXPECT_EQ(options(elsewhere).listen, std::vector<std::string>{"tcp://127.0.0.1:5000"});
 }
 
 TEST(Environment, AFileStoreNeedsNoAddress) {
   const Variables file{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"WEFT_STORE", "file:///shared/job7"}};
-  EXPECT_EQ(options(file, "10.0.0.7").rendezvous->store, "file:///shared/job7");
+  EXPECT_EQ(options(file, "10.0.0.7").rendezvous.store, "file:///shared/job7");
   EXPECT_EQ(options(file, "10.0.0.7").listen, std::vector<std::string>{"tcp://127.0.0.1:0"});
   EXPECT_EQ(options(with(file, {{"MASTER_ADDR", "node0"}}), "10.0.0.7").listen,
             std::vector<std::string>{"tcp://10.0.0.7:0"});
@@ -110,7 +109,7 @@ TEST(Environment, AFileStoreNeedsNoAddress) {
 TEST(Environment, NoAgentListensForAnEtcdStore) {
   for (const std::string etcd : {"etcd://node7:2380,node8/jobs/1", "etcd://node7", "etcd://[fd00::7]/j"}) {
     const Variables job{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"WEFT_STORE", etcd}};
-    EXPECT_EQ(options(job, "10.0.0.7").rendezvous->store, etcd);
+    EXPECT_EQ(options(job, "10.0.0.7").rendezvous.store, etcd);
     EXPECT_EQ(options(job, "10.0.0.7").listen, std::vector<std::string>{"tcp://10.0.0.7:0"});
   }
 }

@@ -13,7 +13,7 @@ TEST(FixedWorld, ListsTheNamesAndRanksOfAll) {
   job.start_all();
   for (std::size_t rank = 0; rank < 4; ++rank) {
     std::map<std::string, std::optional<std::size_t>> ranks;
-    for (const Member& member : job[rank].members()) {
+    for (const Member& member : Job(job[rank]).members()) {
       ranks[member.name] = member.rank;
       EXPECT_EQ(member.id(), job[member.name].id());
       EXPECT_EQ(member.addresses, job[member.name].addresses());

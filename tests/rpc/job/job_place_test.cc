@@ -24,7 +24,7 @@ VariableLookup lookup_in(const Variables& variables) {
 }
 
 // Returns the options on a host with address `own`. Host names that end in .unknown cannot be resolved.
-AgentOptions options(const Variables& variables, const std::string& own = "10.0.0.7") {
+MemberOptions options(const Variables& variables, const std::string& own = "10.0.0.7") {
   return options_from(lookup_in(variables), [&](const std::string& host) {
     if (host.ends_with(".unknown")) throw Error(ErrorKind::unavailable, "cannot resolve '" + host + "'");
     return host.starts_with("127.") ? host : own;
@@ -67,29 +67,29 @@ TEST(HostList, ReturnsTheFirstHost) {
 }
 
 TEST(JobPlace, OfASlurmStep) {
-  const AgentOptions worker = options(slurm);
+  const MemberOptions worker = options(slurm);
   EXPECT_EQ(worker.name, "worker3");
-  EXPECT_EQ(worker.rendezvous->rank, 3U);
-  EXPECT_EQ(worker.rendezvous->world_size, 4U);  // of the step, not of the job
-  EXPECT_EQ(worker.rendezvous->store, "tcp://gpu07:25001");
+  EXPECT_EQ(worker.rendezvous.rank, 3U);
+  EXPECT_EQ(worker.rendezvous.world_size, 4U);  // of the step, not of the job
+  EXPECT_EQ(worker.rendezvous.store, "tcp://gpu07:25001");
   EXPECT_EQ(worker.listen, std::vector<std::string>{"tcp://10.0.0.7:0"});
   const Variables host = with(slurm, {{"SLURM_PROCID", "0"}});
   EXPECT_EQ(options(host).listen, std::vector<std::string>{"tcp://gpu07:25001"});
   // The host knows its own name as an address that others cannot reach.
   EXPECT_EQ(options(host, "127.0.1.1").listen, std::vector<std::string>{"tcp://0.0.0.0:25001"});
-  EXPECT_NE(options(with(slurm, {{"SLURM_STEP_ID", "1"}})).rendezvous->store, worker.rendezvous->store);
-  EXPECT_NE(options(with(slurm, {{"SLURM_JOB_ID", "70002"}})).rendezvous->store, worker.rendezvous->store);
+  EXPECT_NE(options(with(slurm, {{"SLURM_STEP_ID", "1"}})).rendezvous.store, worker.rendezvous.store);
+  EXPECT_NE(options(with(slurm, {{"SLURM_JOB_ID", "70002"}})).rendezvous.store, worker.rendezvous.store);
 }
 
 TEST(JobPlace, OfASlurmStepOnOneNode) {
-  const AgentOptions worker = options(with(slurm, {{"SLURM_STEP_NUM_NODES", "1"}}));
-  EXPECT_EQ(worker.rendezvous->store, "tcp://127.0.0.1:25001");
+  const MemberOptions worker = options(with(slurm, {{"SLURM_STEP_NUM_NODES", "1"}}));
+  EXPECT_EQ(worker.rendezvous.store, "tcp://127.0.0.1:25001");
   EXPECT_EQ(worker.listen, std::vector<std::string>{"tcp://127.0.0.1:0"});
 }
 
 TEST(JobPlace, OfASlurmStepWhoseNodesAreNoHosts) {
   const Variables unknown = with(slurm, {{"SLURM_STEP_NODELIST", "n[1-2].unknown"}});
-  EXPECT_EQ(options(unknown).rendezvous->store, "tcp://10.0.0.1:25001");
+  EXPECT_EQ(options(unknown).rendezvous.store, "tcp://10.0.0.1:25001");
   const Variables host = with(unknown, {{"SLURM_PROCID", "0"}});
   EXPECT_EQ(options(host, "10.0.0.1").listen, std::vector<std::string>{"tcp://10.0.0.1:25001"});
   EXPECT_EQ(
@@ -105,49 +105,49 @@ TEST(JobPlace, IsNotFoundInABatchScript) {
 }
 
 TEST(JobPlace, OfOpenMPI) {
-  const AgentOptions worker = options(openmpi);
-  EXPECT_EQ(worker.rendezvous->rank, 2U);
-  EXPECT_EQ(worker.rendezvous->world_size, 4U);
-  EXPECT_TRUE(worker.rendezvous->store.starts_with("tcp://10.0.0.1:")) << worker.rendezvous->store;
-  EXPECT_NE(options(with(openmpi, {{"PMIX_NAMESPACE", "525336578"}})).rendezvous->store,
-            worker.rendezvous->store);
-  const AgentOptions one = options(with(openmpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}));
-  EXPECT_TRUE(one.rendezvous->store.starts_with("tcp://127.0.0.1:")) << one.rendezvous->store;
+  const MemberOptions worker = options(openmpi);
+  EXPECT_EQ(worker.rendezvous.rank, 2U);
+  EXPECT_EQ(worker.rendezvous.world_size, 4U);
+  EXPECT_TRUE(worker.rendezvous.store.starts_with("tcp://10.0.0.1:")) << worker.rendezvous.store;
+  EXPECT_NE(options(with(openmpi, {{"PMIX_NAMESPACE", "525336578"}})).rendezvous.store,
+            worker.rendezvous.store);
+  const MemberOptions one = options(with(openmpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}));
+  EXPECT_TRUE(one.rendezvous.store.starts_with("tcp://127.0.0.1:")) << one.rendezvous.store;
   // mpirun runs on another host.
   EXPECT_NE(refusal(with(openmpi, {{"OMPI_COMM_WORLD_RANK", "0"}})).find("is not rank 0's host"),
             std::string::npos);
   // mpirun runs within a Slurm job.
-  EXPECT_EQ(options(with(slurm, openmpi)).rendezvous->rank, 2U);
+  EXPECT_EQ(options(with(slurm, openmpi)).rendezvous.rank, 2U);
 }
 
 // Without rank 0's address, such a process must not start a separate job.
 TEST(JobPlace, OfOtherLaunchersOfMpi) {
   const Variables mpich{{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}};
   const Variables address{{"MASTER_ADDR", "host0"}, {"MASTER_PORT", "20000"}};
-  const AgentOptions worker = options(with(mpich, address));
-  EXPECT_EQ(worker.rendezvous->rank, 2U);
-  EXPECT_EQ(worker.rendezvous->world_size, 4U);
-  EXPECT_EQ(worker.rendezvous->store, "tcp://host0:20000");
+  const MemberOptions worker = options(with(mpich, address));
+  EXPECT_EQ(worker.rendezvous.rank, 2U);
+  EXPECT_EQ(worker.rendezvous.world_size, 4U);
+  EXPECT_EQ(worker.rendezvous.store, "tcp://host0:20000");
   EXPECT_EQ(
       refusal(mpich),
       "the environment has no MASTER_ADDR: the host of rank 0, which MPICH or Intel MPI does not state");
   EXPECT_EQ(refusal(with(mpich, {{"MPI_LOCALNRANKS", "4"}})),
             "the environment has no MASTER_PORT: a port on the host of rank 0");
-  EXPECT_EQ(options(with(mpich, {{"MPI_LOCALNRANKS", "4"}, {"MASTER_PORT", "20000"}})).rendezvous->store,
+  EXPECT_EQ(options(with(mpich, {{"MPI_LOCALNRANKS", "4"}, {"MASTER_PORT", "20000"}})).rendezvous.store,
             "tcp://127.0.0.1:20000");
   EXPECT_EQ(refusal(with(mpich, {{"PMI_RANK", "x"}})), "PMI_RANK='x' is not a number");
   // In a Slurm job, mpiexec starts a daemon on each node as a task; srun describes the same ranks twice.
-  EXPECT_EQ(options(with(slurm, with(mpich, address))).rendezvous->rank, 2U);
-  EXPECT_EQ(options(with(slurm, {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}})).rendezvous->store,
+  EXPECT_EQ(options(with(slurm, with(mpich, address))).rendezvous.rank, 2U);
+  EXPECT_EQ(options(with(slurm, {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}})).rendezvous.store,
             "tcp://gpu07:25001");
-  EXPECT_EQ(options(with(slurm, {{"PMIX_RANK", "3"}})).rendezvous->rank, 3U);
+  EXPECT_EQ(options(with(slurm, {{"PMIX_RANK", "3"}})).rendezvous.rank, 3U);
   for (const auto& [rank, size] :
        std::map<std::string, std::string>{{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
                                           {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},
                                           {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"}})
-    EXPECT_EQ(options(with(address, {{rank, "1"}, {size, "3"}})).rendezvous->world_size, 3U) << rank;
+    EXPECT_EQ(options(with(address, {{rank, "1"}, {size, "3"}})).rendezvous.world_size, 3U) << rank;
   for (const char* rank : {"PALS_RANKID", "ALPS_APP_PE", "MPI_RANKID", "PMI_RANK", "PMIX_RANK"}) {
-    EXPECT_EQ(options(with(address, {{rank, "1"}, {"WORLD_SIZE", "3"}})).rendezvous->rank, 1U) << rank;
+    EXPECT_EQ(options(with(address, {{rank, "1"}, {"WORLD_SIZE", "3"}})).rendezvous.rank, 1U) << rank;
     EXPECT_EQ(refusal(with(address, {{rank, "1"}})),
               "the environment has no WORLD_SIZE: the number of agents in the job");
   }
@@ -158,9 +158,9 @@ TEST(JobPlace, OfAKubernetesJob) {
                       {"WORLD_SIZE", "3"},
                       {"MASTER_ADDR", "train-0.train"},
                       {"WEFT_HOST", "10.1.2.3"}};
-  const AgentOptions worker = options(pod);
-  EXPECT_EQ(worker.rendezvous->rank, 1U);
-  EXPECT_EQ(worker.rendezvous->store, "tcp://train-0.train:29500");
+  const MemberOptions worker = options(pod);
+  EXPECT_EQ(worker.rendezvous.rank, 1U);
+  EXPECT_EQ(worker.rendezvous.store, "tcp://train-0.train:29500");
   EXPECT_EQ(worker.listen, std::vector<std::string>{"tcp://10.1.2.3:0"});  // nothing is asked of the name
   EXPECT_EQ(options(with(pod, {{"JOB_COMPLETION_INDEX", "0"}})).listen,
             std::vector<std::string>{"tcp://10.1.2.3:29500"});
@@ -180,13 +180,13 @@ TEST(JobPlace, OfTFConfig) {
   };
   const std::string cluster =
       R"({"ps": ["p0:2222", "p1:2222"], "worker": ["w0:2223"], "chief": ["c0:2224"], "a": []})";
-  const AgentOptions server = options(config(cluster, "ps", 1));
-  EXPECT_EQ(server.rendezvous->rank, 3U);
-  EXPECT_EQ(server.rendezvous->world_size, 4U);
-  EXPECT_EQ(server.rendezvous->store, "tcp://c0:2224");
-  EXPECT_EQ(server.rendezvous->metadata, (Variables{{"role", "ps"}, {"role_rank", "1"}}));
+  const MemberOptions server = options(config(cluster, "ps", 1));
+  EXPECT_EQ(server.rendezvous.rank, 3U);
+  EXPECT_EQ(server.rendezvous.world_size, 4U);
+  EXPECT_EQ(server.rendezvous.store, "tcp://c0:2224");
+  EXPECT_EQ(server.rendezvous.metadata, (Variables{{"role", "ps"}, {"role_rank", "1"}}));
   EXPECT_EQ(options(config(cluster, "chief", 0)).listen, std::vector<std::string>{"tcp://c0:2224"});
-  EXPECT_EQ(options(with(config(cluster, "ps", 0), {{"WEFT_ROLE", "server"}})).rendezvous->metadata,
+  EXPECT_EQ(options(with(config(cluster, "ps", 0), {{"WEFT_ROLE", "server"}})).rendezvous.metadata,
             (Variables{{"role", "server"}, {"role_rank", "0"}}));
   EXPECT_EQ(refusal(config(cluster, "evaluator", 0)),
             "TF_CONFIG: the task 'evaluator' 0 is not in its cluster");
@@ -197,20 +197,20 @@ TEST(JobPlace, OfTFConfig) {
 }
 
 TEST(JobPlace, StatedVariablesTakePrecedenceOverTheBatchSystem) {
-  const AgentOptions launched = options(with(
+  const MemberOptions launched = options(with(
       slurm, {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "20000"}}));
-  EXPECT_EQ(launched.rendezvous->rank, 1U);
-  EXPECT_EQ(launched.rendezvous->store, "tcp://127.0.0.1:20000");
-  EXPECT_EQ(options(with(slurm, {{"MASTER_ADDR", "login"}})).rendezvous->store, "tcp://login:25001");
-  EXPECT_EQ(options(with(slurm, {{"MASTER_PORT", "20000"}})).rendezvous->store, "tcp://gpu07:20000");
-  EXPECT_EQ(options(with(slurm, {{"WEFT_STORE", "file:///shared/job"}})).rendezvous->store,
+  EXPECT_EQ(launched.rendezvous.rank, 1U);
+  EXPECT_EQ(launched.rendezvous.store, "tcp://127.0.0.1:20000");
+  EXPECT_EQ(options(with(slurm, {{"MASTER_ADDR", "login"}})).rendezvous.store, "tcp://login:25001");
+  EXPECT_EQ(options(with(slurm, {{"MASTER_PORT", "20000"}})).rendezvous.store, "tcp://gpu07:20000");
+  EXPECT_EQ(options(with(slurm, {{"WEFT_STORE", "file:///shared/job"}})).rendezvous.store,
             "file:///shared/job");
-  EXPECT_EQ(options(with(slurm, {{"WORLD_SIZE", "9"}})).rendezvous->world_size, 9U);
+  EXPECT_EQ(options(with(slurm, {{"WORLD_SIZE", "9"}})).rendezvous.world_size, 9U);
 }
 
 TEST(JobPlace, StatesTheIdentityOfTheJob) {
   const auto job = [](const Variables& variables) {
-    const auto metadata = options(variables).rendezvous->metadata;
+    const auto metadata = options(variables).rendezvous.metadata;
     const auto found = metadata.find("weft.job");
     return found == metadata.end() ? "none" : found->second;
   };
@@ -253,20 +253,20 @@ TEST(JobPlace, AnElasticWorldNeedsNoRank) {
   const Variables comes{
       {"WEFT_ELASTIC_WORLD", "1"}, {"WEFT_STORE", "tcp://127.0.0.1:20000"}, {"WEFT_ROLE", "trainer"}};
   for (const Variables& variables : {comes, with(slurm, comes)}) {
-    const AgentOptions trainer = options(variables);
-    EXPECT_EQ(trainer.rendezvous->rank, Rendezvous::no_rank);
-    EXPECT_FALSE(trainer.rendezvous->fixed_world);
-    EXPECT_EQ(trainer.rendezvous->metadata, (Variables{{"role", "trainer"}}));
+    const MemberOptions trainer = options(variables);
+    EXPECT_EQ(trainer.rendezvous.rank, Rendezvous::no_rank);
+    EXPECT_FALSE(trainer.rendezvous.fixed_world);
+    EXPECT_EQ(trainer.rendezvous.metadata, (Variables{{"role", "trainer"}}));
     EXPECT_TRUE(trainer.name.starts_with("trainer-")) << trainer.name;
     EXPECT_NE(trainer.name, options(variables).name);
     EXPECT_EQ(trainer.listen, std::vector<std::string>{"tcp://127.0.0.1:0"});
   }
-  const AgentOptions first =
+  const MemberOptions first =
       options(with(comes, {{"RANK", "0"}, {"WORLD_SIZE", "3"}, {"WEFT_ROLE_RANK", "0"}}));
-  EXPECT_EQ(first.rendezvous->rank, 0U);
-  EXPECT_FALSE(first.rendezvous->fixed_world);
+  EXPECT_EQ(first.rendezvous.rank, 0U);
+  EXPECT_FALSE(first.rendezvous.fixed_world);
   EXPECT_EQ(first.listen, std::vector<std::string>{"tcp://127.0.0.1:20000"});
-  EXPECT_EQ(first.rendezvous->metadata.at("role_rank"), "0");
+  EXPECT_EQ(first.rendezvous.metadata.at("role_rank"), "0");
 }
 
 TEST(JobPlace, CredentialsAreReadFromFiles) {

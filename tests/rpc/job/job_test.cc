@@ -115,11 +115,26 @@ TEST(Job, AfterLeavingServingReturns) {
 }
 
 TEST(Job, NeedsARendezvous) {
-  const auto by_options = error_of([] { return Job(AgentOptions{.name = "alone"}).rank(); });
-  ASSERT_TRUE(by_options);
-  EXPECT_EQ(by_options->kind(), ErrorKind::failed_precondition);
+  EXPECT_EQ(test::kind_of([] { return Job(MemberOptions{{.name = "alone"}}).rank(); }),
+            ErrorKind::invalid_argument);
   Agent agent{AgentOptions{.name = "alone"}};
-  EXPECT_TRUE(error_of([&] { return Job(agent).rank(); }));
+  const auto error = error_of([&] { return Job(agent).rank(); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+  EXPECT_STREQ(error->what(), "'alone' has no job: construct its agent with Job::layer(), or by a Job");
+}
+
+TEST(Job, IsThatOfAnAgentWithItsLayer) {
+  const test::FileJobStore store;
+  Agent agent(AgentOptions{.name = "anna", .listen = {"tcp://127.0.0.1:0"}},
+              {Job::layer({.store = store.url, .rank = 0, .world_size = 1})});
+  Job job(agent);
+  EXPECT_EQ(&job.agent(), &agent);
+  EXPECT_EQ(job.rendezvous().store, store.url);
+  test::got(job.join());
+  EXPECT_EQ(job.peer(0).name(), "anna");
+  EXPECT_EQ(job.members().size(), 1u);
+  test::got(agent.leave());
 }
 
 TEST(Job, IsCreatedFromAUrl) {

@@ -16,7 +16,7 @@ using detail::JobUrl;
 using test::got;
 using Variables = std::map<std::string, std::string>;
 
-AgentOptions options(const std::string& url, const Variables& variables = {}) {
+MemberOptions options(const std::string& url, const Variables& variables = {}) {
   return options_from(
       url,
       [&](const std::string& name) {
@@ -105,17 +105,17 @@ TEST(JobUrl, NamesTheParameterThatIsMalformed) {
 // --- With the environment ---
 
 TEST(JobUrl, NeedsNoEnvironment) {
-  const AgentOptions worker = options("tcp://10.0.0.1:29500?rank=1&world_size=4");
+  const MemberOptions worker = options("tcp://10.0.0.1:29500?rank=1&world_size=4");
   EXPECT_EQ(worker.name, "worker1");
   EXPECT_EQ(worker.listen, std::vector<std::string>{"tcp://10.0.0.7:0"});
-  EXPECT_EQ(worker.rendezvous->store, "tcp://10.0.0.1:29500");
-  EXPECT_EQ(worker.rendezvous->rank, 1U);
-  EXPECT_EQ(worker.rendezvous->world_size, 4U);
-  EXPECT_TRUE(worker.rendezvous->fixed_world);
+  EXPECT_EQ(worker.rendezvous.store, "tcp://10.0.0.1:29500");
+  EXPECT_EQ(worker.rendezvous.rank, 1U);
+  EXPECT_EQ(worker.rendezvous.world_size, 4U);
+  EXPECT_TRUE(worker.rendezvous.fixed_world);
   EXPECT_EQ(options("tcp://10.0.0.1:29500?rank=0&world_size=4").listen,
             std::vector<std::string>{"tcp://10.0.0.1:29500"});
-  const AgentOptions file = options("file:///shared/job7?rank=0&world_size=2");
-  EXPECT_EQ(file.rendezvous->store, "file:///shared/job7");
+  const MemberOptions file = options("file:///shared/job7?rank=0&world_size=2");
+  EXPECT_EQ(file.rendezvous.store, "file:///shared/job7");
   EXPECT_EQ(file.listen, std::vector<std::string>{"tcp://127.0.0.1:0"});
 }
 
@@ -126,19 +126,19 @@ TEST(JobUrl, TakesPrecedenceOverTheEnvironment) {
                            {"MASTER_PORT", "29500"},
                            {"WEFT_STORE", "file:///elsewhere"},
                            {"WEFT_NAME", "anna"}};
-  const AgentOptions all = options("tcp://10.0.0.1:7000?rank=1&world_size=4", launched);
-  EXPECT_EQ(all.rendezvous->store, "tcp://10.0.0.1:7000");
-  EXPECT_EQ(all.rendezvous->rank, 1U);
-  EXPECT_EQ(all.rendezvous->world_size, 4U);
+  const MemberOptions all = options("tcp://10.0.0.1:7000?rank=1&world_size=4", launched);
+  EXPECT_EQ(all.rendezvous.store, "tcp://10.0.0.1:7000");
+  EXPECT_EQ(all.rendezvous.rank, 1U);
+  EXPECT_EQ(all.rendezvous.world_size, 4U);
   EXPECT_EQ(all.name, "anna");  // the rest is the environment's
-  const AgentOptions numbers = options("env://?rank=1", launched);
-  EXPECT_EQ(numbers.rendezvous->store, "file:///elsewhere");
-  EXPECT_EQ(numbers.rendezvous->rank, 1U);
-  EXPECT_EQ(numbers.rendezvous->world_size, 8U);
-  EXPECT_EQ(options("file:///shared/job7", launched).rendezvous->rank, 3U);
+  const MemberOptions numbers = options("env://?rank=1", launched);
+  EXPECT_EQ(numbers.rendezvous.store, "file:///elsewhere");
+  EXPECT_EQ(numbers.rendezvous.rank, 1U);
+  EXPECT_EQ(numbers.rendezvous.world_size, 8U);
+  EXPECT_EQ(options("file:///shared/job7", launched).rendezvous.rank, 3U);
   // torchrun's own store is at MASTER_PORT, and the URL names another port.
   EXPECT_EQ(options("tcp://10.0.0.1:7000?rank=1&world_size=4", {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})
-                .rendezvous->store,
+                .rendezvous.store,
             "tcp://10.0.0.1:7000");
 }
 
@@ -146,20 +146,20 @@ TEST(JobUrl, TakesMissingNumbersFromABatchSystem) {
   const Variables slurm{{"SLURM_JOB_ID", "70001"},     {"SLURM_STEP_ID", "0"},
                         {"SLURM_PROCID", "3"},         {"SLURM_STEP_NUM_TASKS", "4"},
                         {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_STEP_NODELIST", "gpu[07-09]"}};
-  const AgentOptions task = options("tcp://node0:7000", slurm);
-  EXPECT_EQ(task.rendezvous->rank, 3U);
-  EXPECT_EQ(task.rendezvous->world_size, 4U);
-  EXPECT_EQ(task.rendezvous->store, "tcp://node0:7000");
-  EXPECT_EQ(options("env://", slurm).rendezvous->store, "tcp://gpu07:25001");
-  EXPECT_EQ(options("env://?world_size=9", slurm).rendezvous->world_size, 9U);
+  const MemberOptions task = options("tcp://node0:7000", slurm);
+  EXPECT_EQ(task.rendezvous.rank, 3U);
+  EXPECT_EQ(task.rendezvous.world_size, 4U);
+  EXPECT_EQ(task.rendezvous.store, "tcp://node0:7000");
+  EXPECT_EQ(options("env://", slurm).rendezvous.store, "tcp://gpu07:25001");
+  EXPECT_EQ(options("env://?world_size=9", slurm).rendezvous.world_size, 9U);
   EXPECT_EQ(refusal("env://?world_size=2", slurm), "Slurm's rank 3 is not within a world of 2");
 }
 
 TEST(JobUrl, AnElasticWorldNeedsNoRank) {
-  const AgentOptions comes = options("tcp://10.0.0.1:7000", {{"WEFT_ELASTIC_WORLD", "1"}});
-  EXPECT_EQ(comes.rendezvous->rank, Rendezvous::no_rank);
-  EXPECT_FALSE(comes.rendezvous->fixed_world);
-  EXPECT_EQ(comes.rendezvous->store, "tcp://10.0.0.1:7000");
+  const MemberOptions comes = options("tcp://10.0.0.1:7000", {{"WEFT_ELASTIC_WORLD", "1"}});
+  EXPECT_EQ(comes.rendezvous.rank, Rendezvous::no_rank);
+  EXPECT_FALSE(comes.rendezvous.fixed_world);
+  EXPECT_EQ(comes.rendezvous.store, "tcp://10.0.0.1:7000");
 }
 
 TEST(JobUrl, NamesTheMissingNumber) {
@@ -181,9 +181,9 @@ TEST(JobUrl, NamesTheMissingNumber) {
 // --- A job ---
 
 // Starts three agents with the given options. Checks that they join one job and know each other's ranks.
-void meet(const std::function<AgentOptions(std::size_t rank)>& options_of) {
+void meet(const std::function<MemberOptions(std::size_t rank)>& options_of) {
   std::vector<std::unique_ptr<Agent>> agents;
-  for (std::size_t rank = 0; rank < 3; ++rank) agents.push_back(std::make_unique<Agent>(options_of(rank)));
+  for (std::size_t rank = 0; rank < 3; ++rank) agents.push_back(test::make_member(options_of(rank)));
   std::vector<Future<void>> joined;
   for (auto& agent : agents) joined.push_back(rpc::Job(*agent).wait_for(3));
   for (auto& one : joined) got(std::move(one));

@@ -105,27 +105,30 @@ class LargeJob : public testing::Test {
     }
   }
   void start(bool fixed_world) {
-    host_ = std::make_unique<Agent>(options(0, fixed_world));
+    host_ = std::make_unique<Agent>(options(0), Layers{job_layer(0, fixed_world)});
     for (std::size_t rank = 1; rank < members; ++rank) {
       Member& member = others_[rank];
-      member.agent = std::make_unique<Agent>(loop_.runtime(member.network), options(rank, fixed_world));
+      member.agent = std::make_unique<Agent>(loop_.runtime(member.network), options(rank),
+                                             Layers{job_layer(rank, fixed_world)});
       names_.push_back(member.agent->name());
     }
     each([](Agent& agent) { return rpc::Job(agent).wait_for(members); });
     told("all have joined");
   }
-  AgentOptions options(std::size_t rank, bool fixed_world) const {
+  AgentOptions options(std::size_t rank) const {
     AgentOptions options{.name = name_of(rank), .same_host = false, .handler_threads = 1};
     options.listen = {rank == 0 ? store_.url : "tcp://127.0.0.1:0"};
     options.log = [](const LogRecord&) {};
     // Long timeouts: a busy machine must not cause losses.
     options.handshake_timeout = options.heartbeat.timeout = std::chrono::hours{1};
-    options.rendezvous = Rendezvous{.store = store_.url,
-                                    .rank = rank == 0 || fixed_world ? rank : Rendezvous::no_rank,
-                                    .world_size = fixed_world ? members : 0,
-                                    .fixed_world = fixed_world,
-                                    .lease = std::chrono::hours{1}};
     return options;
+  }
+  Layer job_layer(std::size_t rank, bool fixed_world) const {
+    return rpc::Job::layer({.store = store_.url,
+                            .rank = rank == 0 || fixed_world ? rank : Rendezvous::no_rank,
+                            .world_size = fixed_world ? members : 0,
+                            .fixed_world = fixed_world,
+                            .lease = std::chrono::hours{1}});
   }
   static std::string name_of(std::size_t rank) { return "worker" + std::to_string(rank); }
 
@@ -197,7 +200,7 @@ TEST_F(LargeJob, RunsCollectivesUsesItsStoreAndSurvivesDeaths) {
   told("each has set a key, and seen those of all in " + std::to_string(looks / stores.size()) + " looks");
 
   // Half of the faulty members die at once. The other half live, but their connections are cut.
-  for (auto& [rank, member] : others_) member.watch = member.agent->watch_members();
+  for (auto& [rank, member] : others_) member.watch = rpc::Job(*member.agent).watch_members();
   for (auto& [rank, member] : others_) ASSERT_EQ(got(member.watch->next()).size(), members);
   const std::set<std::size_t> dead = some(2), cut = some(3);
   std::vector<std::pair<std::size_t, Future<void>>> barriers;  // led by the first of these by name

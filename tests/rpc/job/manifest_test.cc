@@ -54,7 +54,7 @@ ManifestVariables variables_in(const std::string& text, const std::string& addre
 
 struct Pod {
   std::string started_by;
-  AgentOptions options;
+  MemberOptions options;
 };
 Pod pod_with(const ManifestVariables& variables) {
   const VariableLookup lookup = [&](const std::string& name) {
@@ -76,9 +76,9 @@ TEST(Manifest, OfAnIndexedJob) {
     variables["JOB_COMPLETION_INDEX"] = std::to_string(index);
     const Pod pod = pod_with(variables);
     EXPECT_EQ(pod.started_by, "Kubernetes");
-    EXPECT_EQ(pod.options.rendezvous->rank, index);
-    EXPECT_EQ(pod.options.rendezvous->world_size, pods);
-    EXPECT_EQ(pod.options.rendezvous->store, "tcp://train-0.train:29500");
+    EXPECT_EQ(pod.options.rendezvous.rank, index);
+    EXPECT_EQ(pod.options.rendezvous.world_size, pods);
+    EXPECT_EQ(pod.options.rendezvous.store, "tcp://train-0.train:29500");
     EXPECT_EQ(pod.options.listen.front(),
               "tcp://10.1.0." + std::to_string(index) + (index == 0 ? ":29500" : ":0"));
   }
@@ -102,9 +102,9 @@ TEST(Manifest, OfAPyTorchJob) {
     const Pod pod = pod_with(variables);
     EXPECT_EQ(pod.started_by, "a launcher");
     EXPECT_EQ(pod.options.name, "worker" + std::to_string(rank));
-    EXPECT_EQ(pod.options.rendezvous->rank, rank);
-    EXPECT_EQ(pod.options.rendezvous->world_size, workers + 1);
-    EXPECT_EQ(pod.options.rendezvous->store, "tcp://train-master-0:23456");
+    EXPECT_EQ(pod.options.rendezvous.rank, rank);
+    EXPECT_EQ(pod.options.rendezvous.world_size, workers + 1);
+    EXPECT_EQ(pod.options.rendezvous.store, "tcp://train-master-0:23456");
     EXPECT_EQ(pod.options.listen.front(), rank == 0 ? "tcp://10.1.0.9:23456" : "tcp://10.1.0.9:0");
   }
 }
@@ -132,10 +132,10 @@ TEST(Manifest, OfATFJob) {
                                "\",\"index\":" + std::to_string(index) + "},\"environment\":\"cloud\"}";
       const Pod pod = pod_with(variables);
       EXPECT_EQ(pod.started_by, "TF_CONFIG");
-      EXPECT_EQ(pod.options.rendezvous->rank, rank);
-      EXPECT_EQ(pod.options.rendezvous->world_size, 6U);
-      EXPECT_EQ(pod.options.rendezvous->store, "tcp://train-worker-0.default.svc:2222");
-      EXPECT_EQ(pod.options.rendezvous->metadata,
+      EXPECT_EQ(pod.options.rendezvous.rank, rank);
+      EXPECT_EQ(pod.options.rendezvous.world_size, 6U);
+      EXPECT_EQ(pod.options.rendezvous.store, "tcp://train-worker-0.default.svc:2222");
+      EXPECT_EQ(pod.options.rendezvous.metadata,
                 (ManifestVariables{{"role", role}, {"role_rank", std::to_string(index)}}));
       EXPECT_EQ(pod.options.listen.front(), rank == 0 ? "tcp://10.1.0.9:2222" : "tcp://10.1.0.9:0");
     }
@@ -150,12 +150,12 @@ TEST(Manifest, OfServersAndTrainers) {
   server["RANK"] = "1";
   server["WEFT_NAME"] = "server-1";
   EXPECT_EQ(pod_with(server).started_by, "a launcher");
-  EXPECT_EQ(pod_with(server).options.rendezvous->rank, 1U);
-  EXPECT_EQ(pod_with(server).options.rendezvous->metadata.at("role"), "server");
+  EXPECT_EQ(pod_with(server).options.rendezvous.rank, 1U);
+  EXPECT_EQ(pod_with(server).options.rendezvous.metadata.at("role"), "server");
   const Pod trainer = pod_with(variables_in(text.substr(trainers), "10.1.0.8"));
   EXPECT_EQ(trainer.started_by, "an elastic world");
-  EXPECT_EQ(trainer.options.rendezvous->rank, Rendezvous::no_rank);
-  EXPECT_EQ(trainer.options.rendezvous->store, "tcp://server-0.server:29500");
+  EXPECT_EQ(trainer.options.rendezvous.rank, Rendezvous::no_rank);
+  EXPECT_EQ(trainer.options.rendezvous.store, "tcp://server-0.server:29500");
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 #include <weft/rpc/job/member_resolver.h>
 
 #include <weft/rpc/job/membership/roster.h>
-#include <weft/rpc/rpc.h>
 #include <weft/rpc/job/store/memory_store.h>
 #include <weft/rpc/job/store/remote_store.h>
+#include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"

@@ -27,7 +27,7 @@ using Twice = rpc::Function<"twice", &twice>;
 // The body has an agent: the members have joined.
 rpc::Task<void> call_next(rpc::Agent& agent) {
   std::string names;
-  for (const rpc::Member& member : agent.members()) names += " " + member.name;
+  for (const rpc::Member& member : rpc::Job(agent).members()) names += " " + member.name;
   std::printf("%s sees%s\n", agent.name().c_str(), names.c_str());
   co_return;
 }
@@ -88,8 +88,8 @@ int main(int argc, char** argv) {
       job.serve_until_shutdown();
       std::printf("rank %zu has left\n", job.rank());
     });
-  const auto name = [](rpc::AgentOptions& options) {
-    options.name = "trainer" + std::to_string(options.rendezvous->rank);
+  const auto name = [](rpc::MemberOptions& options) {
+    options.name = "trainer" + std::to_string(options.rendezvous.rank);
   };
   return rpc::run_job(argc, argv, {}, [&mode](rpc::Job& job) { fail(job, mode); },
                       {.processes = 3, .adjust = name});

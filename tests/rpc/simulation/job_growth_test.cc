@@ -43,9 +43,10 @@ class SimulatedJob {
       AgentOptions options;
       options.heartbeat.interval = std::chrono::nanoseconds{0};
       options.handshake_timeout = std::chrono::hours{1};
-      options.rendezvous = Rendezvous{
+      const Rendezvous rendezvous{
           .store = "sim://worker0", .rank = rank, .world_size = members, .lease = std::chrono::hours{1}};
-      agents_.push_back(&test::start_agent(world_.start("worker" + std::to_string(rank)), options));
+      agents_.push_back(&test::start_agent(world_.start("worker" + std::to_string(rank)), options,
+                                           {Job::layer(rendezvous)}));
     }
   }
 

@@ -31,15 +31,15 @@ struct DeviceJob : testing::Test {
   // world: the world size; 0 if it is not fixed. map_for: the member for which the agent has a map.
   std::unique_ptr<rpc::Agent> member(std::size_t rank, std::size_t world, const std::string& map_for = "") {
     FakeAccelerator::install();
-    rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 2};
+    rpc::MemberOptions options{{.name = "worker" + std::to_string(rank), .handler_threads = 2}};
     options.listen = {rank == 0 ? "inproc://host" : "inproc://" + options.name};
     options.in_process = network;
     options.log = [](const rpc::LogRecord&) {};
-    options.rendezvous = rpc::Rendezvous{
+    options.rendezvous = {
         .store = "inproc://host", .rank = rank, .world_size = world, .fixed_world = world != 0};
     DeviceOptions devices;
     if (!map_for.empty()) devices.map(map_for, {{"fake:0", "fake:1"}});
-    auto agent = std::make_unique<rpc::Agent>(std::move(options), layers(devices));
+    auto agent = test::make_member(options, layers(devices));
     agent->serve(std::make_shared<Doubler>());
     return agent;
   }

@@ -118,8 +118,8 @@ class JobMembershipTest : public testing::Test {
   struct One {
     std::shared_ptr<FaultyStore> store;
     std::shared_ptr<AgentCore> core;
-    std::shared_ptr<Membership> membership;
-    Membership* operator->() const { return membership.get(); }
+    std::shared_ptr<detail::JobMembership> membership;
+    detail::JobMembership* operator->() const { return membership.get(); }
   };
 
   ~JobMembershipTest() override {
@@ -132,7 +132,7 @@ class JobMembershipTest : public testing::Test {
     options.log = [](const LogRecord&) {};
     One one{std::make_shared<FaultyStore>(store), std::make_shared<AgentCore>(options, nullptr), nullptr};
     detail::Place place{.store = one.store, .towards = "127.0.0.1", .loop = one.core->pick_loop()};
-    one.membership = detail::make_membership(one.core, rendezvous, std::move(place));
+    one.membership = detail::JobMembership::install(one.core, rendezvous, std::move(place));
     one.core->listen();
     members_.push_back(std::move(one));
     return members_.back();

@@ -44,13 +44,12 @@ class MembershipProcesses : public testing::Test {
   ~MembershipProcesses() override {
     for (const pid_t child : children_) ::kill(child, SIGKILL), ::waitpid(child, nullptr, 0);
   }
-  static AgentOptions options(const test::JobStore& store, std::size_t rank, std::size_t world) {
-    AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 1};
+  static MemberOptions options(const test::JobStore& store, std::size_t rank, std::size_t world) {
+    MemberOptions options{{.name = "worker" + std::to_string(rank), .handler_threads = 1}};
     options.listen = {rank == 0 ? store.url : "tcp://127.0.0.1:0"};
     // 64 processes dial each other at once.
     options.connect_timeout = options.handshake_timeout = test::too_long;
-    options.rendezvous =
-        Rendezvous{.store = store.url, .rank = rank, .world_size = world, .fixed_world = world != 0};
+    options.rendezvous = {.store = store.url, .rank = rank, .world_size = world, .fixed_world = world != 0};
     return options;
   }
   template <class F>
@@ -82,15 +81,15 @@ TEST_F(MembershipProcesses, SixtyFourProcessesJoinAndCallEachOther) {
   std::vector<pid_t> children;
   for (std::size_t rank = 0; rank < world; ++rank)
     children.push_back(start([&store, rank] {
-      Agent agent(options(store, rank, world));
-      agent.serve(std::make_shared<Worker>(agent.name()));
-      rpc::Job(agent).wait_for(world).get();
+      rpc::Job job(options(store, rank, world));
+      job.agent().serve(std::make_shared<Worker>(job.name()));
+      job.wait_for(world).get();
       std::vector<Future<std::string>> calls;
       for (std::size_t to = 0; to < world; ++to)
-        calls.push_back(agent.peer("worker" + std::to_string(to)).call<&Worker::who>());
+        calls.push_back(job.agent().peer("worker" + std::to_string(to)).call<&Worker::who>());
       for (std::size_t to = 0; to < world; ++to)
         if (calls[to].get() != "worker" + std::to_string(to)) throw std::runtime_error("not who was called");
-      rpc::Job(agent).serve_until_shutdown();
+      job.serve_until_shutdown();
     }));
   for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);
 }
@@ -101,13 +100,13 @@ TEST_F(MembershipProcesses, SixtyFourProcessesJoinAndCallEachOther) {
 TEST_F(MembershipProcesses, AKilledAndAStoppedMemberAreReported) {
   test::TcpJobStore store;
   const auto body = [&store](std::chrono::nanoseconds lease, const char* name) {
-    AgentOptions mine = options(store, no_rank, 0);
+    MemberOptions mine = options(store, no_rank, 0);
     mine.name = name;
-    mine.rendezvous->lease = lease;
+    mine.rendezvous.lease = lease;
     try {
-      Agent agent(std::move(mine));
-      rpc::Job(agent).wait_for(1).get();
-      auto watch = agent.watch_members();
+      rpc::Job job(mine);
+      job.wait_for(1).get();
+      auto watch = job.watch_members();
       for (;;) watch->next().get();
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::lease_lost) throw;
@@ -121,9 +120,9 @@ TEST_F(MembershipProcesses, AKilledAndAStoppedMemberAreReported) {
     if (::read(gate[0], &byte, 1) != 1) throw std::runtime_error("the gate is gone");
     body(test::short_lease, "stopped");
   });
-  Agent host(options(store, 0, 0));
-  rpc::Job(host).wait_for(2).get();
-  test::History seen(host);
+  rpc::Job host(options(store, 0, 0));
+  host.wait_for(2).get();
+  test::History seen(host.agent());
   seen.until(2);
   ::kill(killed, SIGKILL);
   EXPECT_NE(wait_for(killed), 0);
@@ -143,34 +142,31 @@ TEST_F(MembershipProcesses, AKilledAndAStoppedMemberAreReported) {
 TEST_F(MembershipProcesses, MembersSurviveTheDeathOfTheStoresKeeper) {
   const test::TcpJobStore store;
   const pid_t keeper = start([&] {
-    Agent host(options(store, 0, 0));
-    rpc::Job(host).wait_for(3).get();
+    rpc::Job host(options(store, 0, 0));
+    host.wait_for(3).get();
     for (;;) ::pause();
   });
   const auto member = [&](const char* name) {
-    AgentOptions mine = options(store, no_rank, 0);
+    MemberOptions mine = options(store, no_rank, 0);
     mine.name = name;
-    mine.rendezvous->lease = test::short_lease;
-    return std::make_unique<Agent>(std::move(mine));
+    mine.rendezvous.lease = test::short_lease;
+    return std::make_unique<rpc::Job>(mine);
   };
   const auto anna = member("anna"), bert = member("bert");
-  auto anna_met = rpc::Job(*anna).wait_for(3), bert_met = rpc::Job(*bert).wait_for(3);
+  auto anna_met = anna->wait_for(3), bert_met = bert->wait_for(3);
   test::got(std::move(anna_met));
   test::got(std::move(bert_met));
   auto serves = std::async(std::launch::async, [&] {
-    return test::kind_of([&] { return rpc::Job(*anna).serve_until_shutdown(test::too_long); });
+    return test::kind_of([&] { return anna->serve_until_shutdown(test::too_long); });
   });
-  const auto barrier = [](Agent& agent, const char* other) {
-    return rpc::Job(agent).barrier(
-        {.name = other, .among = {agent.name(), other}, .timeout = test::too_long});
-  };
-  auto with_the_keeper = barrier(*anna, "worker0");
+  auto with_the_keeper =
+      anna->barrier({.name = "worker0", .among = {"anna", "worker0"}, .timeout = test::too_long});
   ::kill(keeper, SIGKILL);
   wait_for(keeper);
   EXPECT_EQ(test::kind_of([&] { test::got(std::move(with_the_keeper)); }), ErrorKind::unavailable);
   EXPECT_EQ(serves.get(), ErrorKind::unavailable);
-  auto one = rpc::Job(*anna).barrier({.among = {"anna", "bert"}, .timeout = test::too_long});
-  test::got(rpc::Job(*bert).barrier({.among = {"anna", "bert"}, .timeout = test::too_long}));
+  auto one = anna->barrier({.among = {"anna", "bert"}, .timeout = test::too_long});
+  test::got(bert->barrier({.among = {"anna", "bert"}, .timeout = test::too_long}));
   test::got(std::move(one));
 }
 

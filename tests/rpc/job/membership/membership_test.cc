@@ -2,7 +2,7 @@
 // tests/rpc/job/elastic_world_test.cc.
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/endpoint/agent_core.h>
-#include <weft/rpc/job/membership/member.h>
+#include <weft/rpc/job/membership/job_membership.h>
 #include <weft/rpc/job/membership/roster.h>
 #include <weft/rpc/job/store/file_store.h>
 #include <weft/rpc/job/store/remote_store.h>
@@ -54,7 +54,7 @@ TEST_P(MembershipTest, APeerIsFoundByItsRank) {
   job.start(1, "trainer");
   expect_error(rpc::Job(job["trainer"]).wait_for(4), ErrorKind::invalid_argument, "a world of 3");
   const auto kind_of_rank = [&](const std::string& agent, std::size_t rank) {
-    return test::kind_of([&] { return job[agent].peer(rank).name(); });
+    return test::kind_of([&] { return rpc::Job(job[agent]).peer(rank).name(); });
   };
   EXPECT_EQ(kind_of_rank("trainer", 0), ErrorKind::not_found);  // no rank is known yet
   auto two = rpc::Job(job["parameters"]).wait_for(2);
@@ -66,8 +66,8 @@ TEST_P(MembershipTest, APeerIsFoundByItsRank) {
   const std::string by_rank[] = {"parameters", "trainer", "other"};
   for (const auto& from : by_rank)
     for (std::size_t rank = 0; rank < 3; ++rank) {
-      EXPECT_EQ(job[from].peer(rank).call<&Worker::who>().get(), by_rank[rank]);
-      EXPECT_EQ(job[from].peer(rank).ready().get(), job[by_rank[rank]].id());
+      EXPECT_EQ(rpc::Job(job[from]).peer(rank).call<&Worker::who>().get(), by_rank[rank]);
+      EXPECT_EQ(rpc::Job(job[from]).peer(rank).ready().get(), job[by_rank[rank]].id());
     }
   EXPECT_EQ(kind_of_rank("trainer", 3), ErrorKind::not_found);
   EXPECT_EQ(kind_of_rank("trainer", Rendezvous::no_rank), ErrorKind::not_found);
@@ -125,7 +125,7 @@ TEST_P(MembershipTest, TheWaitForTheOthersAtShutdownTimesOut) {
   rpc::Job(job[0]).wait_for(3).get();
   EXPECT_EQ(ends(1ms), "other members have not left before the deadline: 'worker1', 'worker2'");
   job[1].leave().get();
-  test::eventually("worker1 has left", [&] { return job[0].members().size() == 2; });
+  test::eventually("worker1 has left", [&] { return rpc::Job(job[0]).members().size() == 2; });
   const auto error = error_of([&] { return rpc::Job(job[0]).serve_until_shutdown(1ms); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
@@ -204,7 +204,7 @@ TEST_P(MembershipTest, AMemberThatIsSilentForItsLeaseIsLost) {
   Job job(GetParam(), 3);
   job.start(0);
   job.start(1);
-  job.start(2, "", [](AgentOptions& options) { options.rendezvous->lease = test::short_lease; });
+  job.start(2, "", [](MemberOptions& options) { options.rendezvous.lease = test::short_lease; });
   std::vector<Future<void>> waits;
   for (std::size_t rank = 0; rank < 3; ++rank) waits.push_back(rpc::Job(job[rank]).wait_for(3));
   for (auto& wait : waits) wait.get();
@@ -267,9 +267,9 @@ TEST_P(MembershipTest, AWaitForMembersThatDoNotJoinIsCancellable) {
 TEST_P(MembershipTest, ACancelledShutdownIsRevoked) {
   Job job(GetParam(), 2);
   auto host = rpc::Job(job.start(0)).wait_for(2);
-  AgentOptions options = job.options(1, "worker1");
+  const MemberOptions options = job.options(1, "worker1");
   auto core = std::make_shared<AgentCore>(options, nullptr);
-  auto membership = make_membership(core, *options.rendezvous);
+  auto membership = detail::JobMembership::install(core, options.rendezvous);
   core->listen();
   membership->wait_for(2).get();
   host.get();
@@ -343,12 +343,12 @@ TEST_P(MembershipTest, MembersMayHaveOtherNames) {
 }
 
 TEST_P(MembershipTest, FixedAndElasticMembersAreNotMixed) {
-  const auto open = [](AgentOptions& options) {
-    options.rendezvous->fixed_world = false;
-    options.rendezvous->world_size = 0;
-    options.rendezvous->rank = Rendezvous::no_rank;
+  const auto open = [](MemberOptions& options) {
+    options.rendezvous.fixed_world = false;
+    options.rendezvous.world_size = 0;
+    options.rendezvous.rank = Rendezvous::no_rank;
   };
-  const auto larger = [](AgentOptions& options) { options.rendezvous->world_size = 5; };
+  const auto larger = [](MemberOptions& options) { options.rendezvous.world_size = 5; };
   {
     Job job(GetParam(), 2);
     job.start_all();
@@ -357,27 +357,26 @@ TEST_P(MembershipTest, FixedAndElasticMembersAreNotMixed) {
     expect_error(rpc::Job(*job.make(1, "visitor", larger)).wait_for(1), ErrorKind::failed_precondition,
                  "this job is a fixed world (2), and 'visitor' tried to join a fixed world (5)");
     EXPECT_EQ(job[0].peer("worker1").call<&Worker::who>().get(), "worker1");  // no loss
-    EXPECT_EQ(job[0].members().size(), 2U);
+    EXPECT_EQ(rpc::Job(job[0]).members().size(), 2U);
     for (const std::size_t rank : {0, 1}) EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt);
   }
   Job job(GetParam());
   rpc::Job(job.start(0)).wait_for(1).get();
-  const auto fixed = [](AgentOptions& options) {
-    options.rendezvous->fixed_world = true;
-    options.rendezvous->world_size = 2;
+  const auto fixed = [](MemberOptions& options) {
+    options.rendezvous.fixed_world = true;
+    options.rendezvous.world_size = 2;
   };
   expect_error(rpc::Job(*job.make(1, "visitor", fixed)).wait_for(1), ErrorKind::failed_precondition,
                "this job is an elastic world, and 'visitor' tried to join a fixed world (2)");
   rpc::Job(job.start(Rendezvous::no_rank, "visitor")).wait_for(2).get();
-  EXPECT_EQ(test::kind_of([&] { return job[0].peer(std::size_t{0}).name(); }),
-            ErrorKind::failed_precondition);
+  EXPECT_EQ(test::kind_of([&] { return rpc::Job(job[0]).peer(0).name(); }), ErrorKind::failed_precondition);
 }
 
 // The ranks of a later job at the same address, before those of the first job have joined.
 TEST(Membership, ARankOfAnotherJobDoesNotTakePart) {
   Job job(tcp, 2);
   const auto of = [](const char* id) {
-    return [id](AgentOptions& options) { options.rendezvous->metadata["weft.job"] = id; };
+    return [id](MemberOptions& options) { options.rendezvous.metadata["weft.job"] = id; };
   };
   job.start(0, "", of("first"));
   expect_error(rpc::Job(*job.make(1, "worker1", of("second"))).wait_for(2), ErrorKind::failed_precondition,
@@ -449,7 +448,8 @@ TEST(Membership, CallsOfTheHostNameTheFirstLossWhileItNotifiesTheOthers) {
   for (std::size_t rank = 0; rank < 3; ++rank) job.start(rank);
   asio::io_context io;
   auto work = asio::make_work_guard(io);
-  Agent mute(io, job.options(3, "worker3"));
+  const MemberOptions options = job.options(3, "worker3");
+  Agent mute(io, options, {rpc::Job::layer(options.rendezvous)});
   std::thread loop([&] { io.run(); });
   std::vector<Future<void>> waits;
   for (std::size_t rank = 0; rank < 3; ++rank) waits.push_back(rpc::Job(job[rank]).wait_for(4));
@@ -471,7 +471,7 @@ TEST(Membership, AMemberOfAFailedJobReportsTheCauseWhenItEnds) {
     Job job(tcp, 3);
     job.start_all();
     const std::size_t other = 1 - first;
-    auto hanging = job[other].peer(first).call<&Worker::hang>();
+    auto hanging = rpc::Job(job[other]).peer(first).call<&Worker::hang>();
     job.worker(first).await_calls(1);
     job[first].core()->fail_world(Error(ErrorKind::peer_lost, "worker2 was lost: for a test"));
     job.end(first);
@@ -525,15 +525,15 @@ TEST(Membership, WhenTheHostLeavesFirstTheOthersGetAnError) {
 TEST(Membership, AWildcardIsPublishedAsTheAddressOfTheRouteToTheStore) {
   Job job(tcp, 2);
   job.start(0);
-  AgentOptions options = job.options(1, "worker1");
+  MemberOptions options = job.options(1, "worker1");
   options.listen = {"tcp://0.0.0.0:0"};
   options.insecure = true;
-  Agent worker(options);
+  rpc::Job worker(options);
   auto host = rpc::Job(job[0]).wait_for(2);
-  rpc::Job(worker).wait_for(2).get();
+  worker.wait_for(2).get();
   host.get();
-  const auto view = store_of(worker, job[0])->list("members/").get();
-  const std::string port = worker.addresses().front().substr(std::string("tcp://0.0.0.0:").size());
+  const auto view = store_of(worker.agent(), job[0])->list("members/").get();
+  const std::string port = worker.agent().addresses().front().substr(std::string("tcp://0.0.0.0:").size());
   EXPECT_EQ(Roster(view).find("worker1")->addresses, std::vector<std::string>{"tcp://127.0.0.1:" + port});
 }
 
@@ -552,12 +552,12 @@ TEST(Membership, AFileOfAnEarlierJobIsRecognized) {
 TEST(Membership, RefusesInvalidOptions) {
   Job job(tcp, 2);
   EXPECT_THROW(job.make(2, "worker2"), Error);
-  AgentOptions deaf = job.options(0, "worker0");
+  MemberOptions deaf = job.options(0, "worker0");
   deaf.listen.clear();
-  EXPECT_THROW(Agent{deaf}, Error);
-  AgentOptions wrong = job.options(1, "worker1");
-  wrong.rendezvous->store = "file://relative";
-  EXPECT_THROW(Agent{wrong}, Error);
+  EXPECT_THROW(rpc::Job{deaf}, Error);
+  MemberOptions wrong = job.options(1, "worker1");
+  wrong.rendezvous.store = "file://relative";
+  EXPECT_THROW(rpc::Job{wrong}, Error);
   Agent alone(AgentOptions{.name = "alone"});
   EXPECT_THROW(rpc::Job{alone}, Error);
 }

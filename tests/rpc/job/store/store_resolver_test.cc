@@ -1,7 +1,7 @@
 #include <weft/rpc/job/store/store_resolver.h>
 
-#include <weft/rpc/rpc.h>
 #include <weft/rpc/job/store/memory_store.h>
+#include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
