@@ -6,6 +6,7 @@
 #include "tests/dist_autograd/pass_support.h"
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
+#include "tests/support/job.h"
 
 namespace weft::dist_autograd::test::pass_test {
 namespace {
@@ -399,12 +400,12 @@ TEST(PassOfAJob, ItsErrorNamesTheMemberThatDied) {
   std::vector<std::unique_ptr<rpc::Agent>> agents;
   std::vector<rpc::Future<void>> met;
   for (std::size_t rank = 0; rank < 3; ++rank) {
-    rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 2};
+    rpc::MemberOptions options{{.name = "worker" + std::to_string(rank), .handler_threads = 2}};
     options.listen = {"inproc://" + options.name};
     options.in_process = network;
-    options.rendezvous = rpc::Rendezvous{.store = "inproc://worker0", .rank = rank, .world_size = 3};
+    options.rendezvous = {.store = "inproc://worker0", .rank = rank, .world_size = 3};
     options.log = [](const rpc::LogRecord&) {};
-    agents.push_back(std::make_unique<rpc::Agent>(std::move(options), layers()));
+    agents.push_back(weft::test::make_member(options, layers()));
     agents.back()->allow_create<Weights>();
   }
   for (const auto& agent : agents) met.push_back(rpc::Job(*agent).wait_for(3));

@@ -46,11 +46,10 @@ struct Control {
   using Service = rpc::Service<"test.control", rpc::Method<"is_over", &Control::is_over>>;
 };
 
-rpc::AgentOptions options_of(const test::JobStore& store, const std::string& name) {
-  rpc::AgentOptions options{.name = name, .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 2};
+rpc::MemberOptions options_of(const test::JobStore& store, const std::string& name) {
+  rpc::MemberOptions options{{.name = name, .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 2}};
   options.log = [](const rpc::LogRecord&) {};
-  options.rendezvous =
-      rpc::Rendezvous{.store = store.url, .rank = rpc::Rendezvous::no_rank, .fixed_world = false};
+  options.rendezvous = {.store = store.url, .rank = rpc::Rendezvous::no_rank, .fixed_world = false};
   return options;
 }
 
@@ -64,8 +63,8 @@ std::string left_at_last(const std::function<std::string()>& what) {
 
 // Runs until "stop". Then it prints the remaining state of the trainers after all of them have left.
 void serve(const test::JobStore& store, int pipe, int orders) {
-  rpc::Agent agent(options_of(store, "server"), layers());
-  rpc::Job job(agent);
+  rpc::Job job(options_of(store, "server"), layers());
+  rpc::Agent& agent = job.agent();
   agent.allow_create<Half>();
   const auto control = std::make_shared<Control>();
   agent.serve(control);
@@ -144,8 +143,8 @@ class Trainer {
 void train(const test::JobStore& store, StepMode mode, std::size_t number, std::optional<Death> death,
            int pipe, int orders) {
   at::set_num_threads(1);
-  rpc::Agent agent(options_of(store, "trainer" + std::to_string(number)), layers());
-  rpc::Job job(agent);
+  rpc::Job job(options_of(store, "trainer" + std::to_string(number)), layers());
+  rpc::Agent& agent = job.agent();
   job.wait_for(2).get();
   Trainer trainer(agent, mode, number);
   for (int step = 0; !trainer.is_over();) {

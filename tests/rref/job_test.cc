@@ -4,6 +4,7 @@
 #include <weft/rref/rref_layer.h>
 
 #include "tests/rref/rref_support.h"
+#include "tests/support/job.h"
 
 namespace weft::rref::job_test {
 namespace {
@@ -20,16 +21,16 @@ struct Slow : Counted {
 
 std::unique_ptr<rpc::Agent> member(const std::shared_ptr<rpc::InProcess>& network, std::size_t rank,
                                    std::vector<std::string>& log, std::size_t world_size = 2) {
-  rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 2};
+  rpc::MemberOptions options{{.name = "worker" + std::to_string(rank), .handler_threads = 2}};
   options.listen = {rank == 0 ? "inproc://host" : "inproc://" + options.name};
   options.in_process = network;
-  options.rendezvous = rpc::Rendezvous{.store = "inproc://host", .rank = rank, .world_size = world_size};
+  options.rendezvous = {.store = "inproc://host", .rank = rank, .world_size = world_size};
   auto mutex = std::make_shared<std::mutex>();
   options.log = [&log, mutex](const rpc::LogRecord& record) {
     std::lock_guard lock(*mutex);
     log.emplace_back(record.message);
   };
-  auto agent = std::make_unique<rpc::Agent>(std::move(options), layers());
+  auto agent = test::make_member(options, layers());
   agent->serve(std::make_shared<Keeper>(*agent));
   agent->allow_create<Slow>();
   agent->allow_create<Box>();
@@ -53,7 +54,7 @@ TEST(RRefJob, LeaveReportsAllReleases) {
   begun.wait();
   auto left = user->leave();
   for (int i = 0; i < 20; ++i) got(user->peer("worker0").call<&Keeper::ping>());
-  EXPECT_EQ(owner->members().size(), 2U) << "the owner would end now";
+  EXPECT_EQ(rpc::Job(*owner).members().size(), 2U) << "the owner would end now";
   may_end.set();
   got(std::move(left));
   rpc::Job(*owner).serve_until_shutdown();
@@ -142,29 +143,31 @@ TEST(RRefJob, CallsAndRemoteAddressAPeerByRank) {
   got(std::move(met));
   for (const auto& from : agents)
     for (std::size_t rank = 0; rank < 2; ++rank) {
-      EXPECT_EQ(got(from->peer(rank).call<&Keeper::sum>(2, 3)), 5);
-      const RRef<std::int64_t> there = remote<&Keeper::sum>(from->peer(rank), 4, 5);
+      const rpc::Peer peer = rpc::Job(*from).peer(rank);
+      EXPECT_EQ(got(peer.call<&Keeper::sum>(2, 3)), 5);
+      const RRef<std::int64_t> there = remote<&Keeper::sum>(peer, 4, 5);
       EXPECT_EQ(there.owner().name, agents[rank]->name());
       EXPECT_EQ(got(there.to_here()), 9);
     }
-  EXPECT_EQ(kind_of([&] { return remote<&Keeper::sum>(agents[0]->peer(2), 4, 5).owner(); }),
+  EXPECT_EQ(kind_of([&] { return remote<&Keeper::sum>(rpc::Job(*agents[0]).peer(2), 4, 5).owner(); }),
             rpc::ErrorKind::not_found);
 }
 
 TEST(RRefJob, AJobOfOneAgentCallsItselfKeepsObjectsAndLeaves) {
-  rpc::AgentOptions options{.name = "worker0", .listen = {"inproc://host"}, .handler_threads = 2};
+  rpc::MemberOptions options{{.name = "worker0", .listen = {"inproc://host"}, .handler_threads = 2}};
   options.in_process = std::make_shared<rpc::InProcess>();
-  options.rendezvous = rpc::Rendezvous{.store = "inproc://host", .rank = 0, .world_size = 1};
+  options.rendezvous = {.store = "inproc://host", .rank = 0, .world_size = 1};
   options.log = [](const rpc::LogRecord&) {};
   Counted::alive = 0;
   {
-    rpc::Agent agent{std::move(options), layers()};
+    rpc::Job job(options, layers());
+    rpc::Agent& agent = job.agent();
     agent.serve(std::make_shared<Keeper>(agent));
     agent.allow_create<Box>();
-    got(rpc::Job(agent).wait_for(1));
-    EXPECT_EQ(rpc::Job(agent).rank(), 0U);
-    EXPECT_EQ(rpc::Job(agent).world_size(), 1U);
-    EXPECT_EQ(agent.members().size(), 1U);
+    got(job.wait_for(1));
+    EXPECT_EQ(job.rank(), 0U);
+    EXPECT_EQ(job.world_size(), 1U);
+    EXPECT_EQ(job.members().size(), 1U);
     const rpc::Peer self = agent.peer("worker0");
     EXPECT_EQ(got(self.call<&Keeper::sum>(2, 3)), 5);
     EXPECT_EQ(got(remote<&Keeper::sum>(self, 4, 5).to_here()), 9);

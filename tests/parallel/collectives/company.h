@@ -72,21 +72,21 @@ class Company {
                    const std::function<rpc::Layers(int)>& below = nullptr)
       : backend_(backend), store_(std::move(store)) {
     for (int rank = 0; rank < ranks; ++rank) {
-      rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 1};
+      rpc::MemberOptions options{{.name = "worker" + std::to_string(rank), .handler_threads = 1}};
       options.in_process = store_->network;
       options.log = [](const rpc::LogRecord&) {};
       options.same_host = !test::between_hosts();
       options.listen = {rank == 0                    ? store_->url
                         : store_->network != nullptr ? "inproc://" + options.name
                                                      : "tcp://127.0.0.1:0"};
-      options.rendezvous = rpc::Rendezvous{.store = store_->url,
-                                           .rank = static_cast<std::size_t>(rank),
-                                           .world_size = static_cast<std::size_t>(ranks),
-                                           .lease = std::chrono::hours{1}};
+      options.rendezvous = {.store = store_->url,
+                            .rank = static_cast<std::size_t>(rank),
+                            .world_size = static_cast<std::size_t>(ranks),
+                            .lease = std::chrono::hours{1}};
       if (adjust) adjust(options);
       rpc::Layers layers = company_layers(devices ? devices(rank) : nccl::DevicesOptions{},
                                           below ? below(rank) : tensor::layers());
-      agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), std::move(layers)));
+      agents_.push_back(test::make_member(options, std::move(layers)));
     }
     Futures joined;
     for (auto& agent : agents_) joined.push_back(rpc::Job(*agent).wait_for(agents_.size()));

@@ -684,8 +684,9 @@ TEST_P(GroupsOnDevices, BlockingCallsAreRefusedOnTheProgramsOwnLoop) {
   rpc::AgentOptions options{.name = "worker0", .listen = {store.url}};
   options.in_process = store.network;
   options.log = [](const rpc::LogRecord&) {};
-  options.rendezvous = rpc::Rendezvous{.store = store.url, .rank = 0, .world_size = 1};
-  rpc::Agent agent(context, std::move(options), company_layers(devices()));
+  rpc::Layers layers = company_layers(devices());
+  layers.push_back(rpc::Job::layer({.store = store.url, .rank = 0, .world_size = 1}));
+  rpc::Agent agent(context, std::move(options), layers);
   const auto run = [&](auto future) {
     run_until([&] { return future.ready(); });
     return future.get();

@@ -177,15 +177,15 @@ TEST(ADeath, ThatNoConnectionReportsFailsTheGroup) {
   std::vector<std::unique_ptr<rpc::Agent>> agents;
   const std::vector<std::string> names{"anna", "bert", "cleo", "dora"};
   for (const std::string& name : names) {
-    rpc::AgentOptions options{.name = name, .handler_threads = 1};
+    rpc::MemberOptions options{{.name = name, .handler_threads = 1}};
     options.in_process = store.network;
     options.log = [](const rpc::LogRecord&) {};
     options.listen = {agents.empty() ? store.url : "inproc://" + name};
-    options.rendezvous = rpc::Rendezvous{.store = store.url,
-                                         .rank = agents.empty() ? 0 : rpc::Rendezvous::no_rank,
-                                         .fixed_world = false,
-                                         .lease = std::chrono::hours{1}};
-    agents.push_back(std::make_unique<rpc::Agent>(std::move(options), company_layers()));
+    options.rendezvous = {.store = store.url,
+                          .rank = agents.empty() ? 0 : rpc::Rendezvous::no_rank,
+                          .fixed_world = false,
+                          .lease = std::chrono::hours{1}};
+    agents.push_back(test::make_member(options, company_layers()));
   }
   Futures joined;
   for (auto& agent : agents) joined.push_back(rpc::Job(*agent).wait_for(4));

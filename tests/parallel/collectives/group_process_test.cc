@@ -23,18 +23,18 @@ class Processes : public ::testing::TestWithParam<Backend> {
     for (int rank = 0; rank < ranks; ++rank)
       members.emplace_back([&, rank](int pipe) {
         try {
-          rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 1};
+          rpc::MemberOptions options{{.name = "worker" + std::to_string(rank), .handler_threads = 1}};
           options.log = [](const rpc::LogRecord&) {};
           options.listen = {"tcp://127.0.0.1:0"};
-          options.rendezvous = rpc::Rendezvous{.store = store->url,
-                                               .rank = static_cast<std::size_t>(rank),
-                                               .world_size = static_cast<std::size_t>(ranks)};
-          rpc::Agent agent(options, company_layers());
-          rpc::Job(agent).wait_for(static_cast<std::size_t>(ranks)).get();
-          const Group group = Group::create(agent, options_of(GetParam(), rank)).get();
+          options.rendezvous = {.store = store->url,
+                                .rank = static_cast<std::size_t>(rank),
+                                .world_size = static_cast<std::size_t>(ranks)};
+          rpc::Job job(options, company_layers());
+          job.join().get();
+          const Group group = Group::create(job.agent(), options_of(GetParam(), rank)).get();
           const auto say = [pipe](const std::string& text) { test::say(pipe, text); };
           body(group, say);
-          rpc::Job(agent).serve_until_shutdown();
+          job.serve_until_shutdown();
         } catch (const std::exception& error) {
           test::say(pipe, std::string("failed: ") + error.what());
         }

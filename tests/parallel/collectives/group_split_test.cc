@@ -149,15 +149,15 @@ TEST(Mesh, HasAGroupAlongEachDimension) {
 class ElasticWorld : public ::testing::TestWithParam<Backend> {
  protected:
   rpc::Agent& join(const std::string& name) {
-    rpc::AgentOptions options{.name = name, .handler_threads = 1};
+    rpc::MemberOptions options{{.name = name, .handler_threads = 1}};
     options.in_process = store.network;
     options.log = [](const rpc::LogRecord&) {};
     options.listen = {agents.empty() ? store.url : "inproc://" + name};
-    options.rendezvous = rpc::Rendezvous{.store = store.url,
-                                         .rank = agents.empty() ? 0 : rpc::Rendezvous::no_rank,
-                                         .fixed_world = false,
-                                         .lease = std::chrono::hours{1}};
-    return *agents.emplace_back(std::make_unique<rpc::Agent>(std::move(options), company_layers()));
+    options.rendezvous = {.store = store.url,
+                          .rank = agents.empty() ? 0 : rpc::Rendezvous::no_rank,
+                          .fixed_world = false,
+                          .lease = std::chrono::hours{1}};
+    return *agents.emplace_back(test::make_member(options, company_layers()));
   }
   std::vector<Group> group_of(const std::vector<std::string>& names) {
     std::vector<rpc::Future<Group>> made;

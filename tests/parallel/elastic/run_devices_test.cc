@@ -21,8 +21,7 @@ struct Gone {};
 // A worker that adds up the values of all ranks on its device.
 struct DeviceWorker {
   DeviceWorker(const test::JobStore& store, FakeDevices& devices, const std::string& name, int place)
-      : agent(worker_options(store, name, static_cast<std::size_t>(place)), layers(devices)),
-        job(agent),
+      : job(worker_options(store, name, static_cast<std::size_t>(place)), layers(devices)),
         fake(devices),
         number(place) {}
   static rpc::Layers layers(FakeDevices& devices) {
@@ -58,8 +57,8 @@ struct DeviceWorker {
     }
   }
 
-  rpc::Agent agent;
   rpc::Job job;
+  rpc::Agent& agent = job.agent();
   FakeDevices& fake;
   const int number;
   std::int64_t step = 0;

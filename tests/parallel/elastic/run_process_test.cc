@@ -56,8 +56,7 @@ class ElasticProcesses : public ::testing::TestWithParam<Case> {
   void start(const std::string& name, std::size_t number, bool victim) {
     children.emplace_back([&, number, victim](int pipe) {
       try {
-        rpc::Agent agent(worker_options(store, name, number), training_layers());
-        rpc::Job job(agent);
+        rpc::Job job(worker_options(store, name, number), training_layers());
         Trained training(number);
         const bool steps = GetParam().steps;
         training.transactions = steps;
@@ -173,11 +172,10 @@ class ElasticChaos : public ::testing::TestWithParam<ChaosCase> {
         if (test::line_of(orders) == "leave") training.state.leave();
       }).detach();
       try {
-        rpc::AgentOptions options = worker_options(store_, name, number);
+        rpc::MemberOptions options = worker_options(store_, name, number);
         collectives::GroupOptions group;
         if (place) place(number, options, group);
-        rpc::Agent agent(options, training_layers());
-        rpc::Job job(agent);
+        rpc::Job job(options, training_layers());
         std::uint64_t generation = 0;
         training.transactions = GetParam().steps;
         training.ddp_options.init_sync = !GetParam().later;

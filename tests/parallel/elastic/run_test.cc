@@ -19,7 +19,7 @@ using namespace testing;
 // A worker: an agent of an elastic world, and a thread that trains.
 struct Worker {
   Worker(const test::JobStore& store, const std::string& name, std::size_t number)
-      : agent(options(store, name, number), training_layers()), job(agent), training(number) {}
+      : job(options(store, name, number), training_layers()), training(number) {}
   ~Worker() {
     if (thread.joinable()) thread.join();
   }
@@ -39,8 +39,8 @@ struct Worker {
       }
     });
   }
-  rpc::AgentOptions options(const test::JobStore& store, const std::string& name, std::size_t number) {
-    rpc::AgentOptions options = worker_options(store, name, number);
+  rpc::MemberOptions options(const test::JobStore& store, const std::string& name, std::size_t number) {
+    rpc::MemberOptions options = worker_options(store, name, number);
     options.log = [this](const rpc::LogRecord& record) {
       if (!waits_while.empty() || record.message.find("waits while") == std::string_view::npos) return;
       waits_while = record.message;
@@ -56,8 +56,8 @@ struct Worker {
 
   std::string waits_while;  // the log's, before `waits`
   test::Event waits;
-  rpc::Agent agent;
   rpc::Job job;
+  rpc::Agent& agent = job.agent();
   Trained training;
   std::vector<Change> changes;  // its thread's, until end()
   std::optional<Outcome> outcome;
@@ -307,15 +307,14 @@ TEST_F(ElasticRun, AWorkerOfAFinishedTrainingLogsThatItDoesNotTrain) {
   anna.start({});
   EXPECT_EQ(anna.end(), Outcome::finished);
   std::atomic<int> warnings = 0;
-  rpc::AgentOptions options = worker_options(store, "bert", 1);
+  rpc::MemberOptions options = worker_options(store, "bert", 1);
   options.log = [&](const rpc::LogRecord& record) {
     warnings += record.level == rpc::LogLevel::warning &&
                 record.message ==
                     "elastic training 'train' has already finished in this store: run() returns without "
                     "training; another training needs a new store";
   };
-  rpc::Agent agent(options, training_layers());
-  rpc::Job job(agent);
+  rpc::Job job(options, training_layers());
   Trained training(1);
   EXPECT_EQ(run(job, training.state, [](const Group&) { ADD_FAILURE(); }, {}), Outcome::finished);
   EXPECT_EQ(warnings, 1);
@@ -930,11 +929,10 @@ TEST_F(ElasticRun, BodiesMayBeTasks) {
 }
 
 TEST_F(ElasticRun, RefusesAJobOfFixedSize) {
-  rpc::AgentOptions options = worker_options(store, "anna", 0);
-  options.rendezvous->fixed_world = true;
-  options.rendezvous->world_size = 1;
-  rpc::Agent agent(options, training_layers());
-  rpc::Job job(agent);
+  rpc::MemberOptions options = worker_options(store, "anna", 0);
+  options.rendezvous.fixed_world = true;
+  options.rendezvous.world_size = 1;
+  rpc::Job job(options, training_layers());
   State state;
   const auto error = test::error_of([&] { return run(job, state, [](const Group&) {}); });
   ASSERT_TRUE(error);

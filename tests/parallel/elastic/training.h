@@ -208,15 +208,15 @@ inline rpc::Layers training_layers() {
 
 // The options of a worker of an elastic world. Worker number 0 is the first one, and keeps the store if the
 // store needs a host.
-inline rpc::AgentOptions worker_options(const test::JobStore& store, const std::string& name,
-                                        std::size_t number) {
-  rpc::AgentOptions options{.name = name, .handler_threads = 1};
+inline rpc::MemberOptions worker_options(const test::JobStore& store, const std::string& name,
+                                         std::size_t number) {
+  rpc::MemberOptions options{{.name = name, .handler_threads = 1}};
   options.log = [](const rpc::LogRecord&) {};
   options.in_process = store.network;
   options.listen = {store.network == nullptr         ? "tcp://127.0.0.1:0"
                     : number == 0 && store.with_host ? store.url
                                                      : "inproc://" + name};
-  options.rendezvous = rpc::Rendezvous{
+  options.rendezvous = {
       .store = store.url, .rank = number, .fixed_world = false, .lease = std::chrono::hours{1}};
   return options;
 }

@@ -109,16 +109,16 @@ TEST(MemoryLimits, AModelTooLargeForAProcessTrainsOnFour) {
   std::deque<test::Child> members;
   for (int rank = 0; rank < ranks; ++rank)
     members.emplace_back(body_of([&store, rank](const Say& say) {
-      rpc::AgentOptions options{.name = "worker" + std::to_string(rank), .handler_threads = 1};
+      rpc::MemberOptions options{{.name = "worker" + std::to_string(rank), .handler_threads = 1}};
       options.log = [](const rpc::LogRecord&) {};
       options.listen = {"tcp://127.0.0.1:0"};
-      options.rendezvous = rpc::Rendezvous{
+      options.rendezvous = {
           .store = store.url, .rank = static_cast<std::size_t>(rank), .world_size = std::size_t{ranks}};
-      rpc::Agent agent(options, collectives::testing::company_layers());
-      rpc::Job(agent).wait_for(std::size_t{ranks}).get();
+      rpc::Job job(options, collectives::testing::company_layers());
+      job.join().get();
       collectives::GroupOptions in_group;
       in_group.shared_memory = false;  // which reserves addresses
-      const auto group = collectives::Group::create(agent, in_group).get();
+      const auto group = collectives::Group::create(job.agent(), in_group).get();
       set_limit();
       sharded(group, say);
       group.barrier().get();

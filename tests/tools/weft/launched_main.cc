@@ -78,8 +78,8 @@ class Server {
 };
 
 int train(std::size_t pushes) {
-  const rpc::AgentOptions options = rpc::from_environment();
-  const bool serves = options.rendezvous->metadata.at("role") == "server";
+  const rpc::MemberOptions options = rpc::from_environment();
+  const bool serves = options.rendezvous.metadata.at("role") == "server";
   rpc::Job job{options};
   const auto server = std::make_shared<Server>(pushes);
   if (serves) job.agent().serve(server);

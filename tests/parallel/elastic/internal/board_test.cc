@@ -16,16 +16,16 @@ using test::error_of;
 
 struct Worker {
   Worker(const test::JobStore& store, const std::string& name, std::size_t number, bool has_rank = true)
-      : agent(options(store, name, number, has_rank)) {
+      : job(options(store, name, number, has_rank)) {
     job.join().get();
     board = Board::open(job, "train");
   }
   ~Worker() { board->close(); }
 
-  static rpc::AgentOptions options(const test::JobStore& store, const std::string& name, std::size_t number,
-                                   bool has_rank) {
-    rpc::AgentOptions options = testing::worker_options(store, name, number);
-    if (!has_rank) options.rendezvous->rank = rpc::Rendezvous::no_rank;
+  static rpc::MemberOptions options(const test::JobStore& store, const std::string& name, std::size_t number,
+                                    bool has_rank) {
+    rpc::MemberOptions options = testing::worker_options(store, name, number);
+    if (!has_rank) options.rendezvous.rank = rpc::Rendezvous::no_rank;
     return options;
   }
   // Waits until the condition holds. Returns the board's view.
@@ -47,8 +47,8 @@ struct Worker {
     return std::find_if(view.candidates.begin(), view.candidates.end(), is_it)->order;
   }
 
-  rpc::Agent agent;
-  rpc::Job job{agent};
+  rpc::Job job;
+  rpc::Agent& agent = job.agent();
   std::shared_ptr<Board> board;
 };
 

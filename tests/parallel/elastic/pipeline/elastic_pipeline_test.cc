@@ -56,15 +56,14 @@ struct Died {};
 
 struct Worker {
   Worker(const test::JobStore& store, const std::string& name, std::size_t number)
-      : agent(worker_options(store, name, number), training_layers()),
-        job(agent),
+      : job(worker_options(store, name, number), training_layers()),
         model(layers(number), {.cuts = {2}}, computations, options()) {}
   ~Worker() {
     if (thread.joinable()) thread.join();
   }
 
-  rpc::Agent agent;
   rpc::Job job;
+  rpc::Agent& agent = job.agent();
   ElasticPipeline model;
   std::int64_t step = 0;
   std::vector<Change> changes;  // its thread's, until end()

@@ -94,7 +94,7 @@ struct Died {};
 // A worker: an agent of an elastic world, and a thread that trains.
 struct Worker {
   Worker(const test::JobStore& store, const std::string& name, std::size_t place)
-      : agent(worker_options(store, name, place), training_layers()), job(agent), number(place) {}
+      : job(worker_options(store, name, place), training_layers()), number(place) {}
   ~Worker() {
     if (thread.joinable()) thread.join();
   }
@@ -154,8 +154,8 @@ struct Worker {
     };
   }
 
-  rpc::Agent agent;
   rpc::Job job;
+  rpc::Agent& agent = job.agent();
   const std::size_t number;
   const Data data;
   bool freezes = false;  // the first parameter of the new model

@@ -49,11 +49,10 @@ Model model_of(const std::function<void()>& on_forward) {
                             })};
 }
 
-rpc::AgentOptions options_of(const test::JobStore& store, const std::string& name) {
-  rpc::AgentOptions options{.name = name, .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 2};
+rpc::MemberOptions options_of(const test::JobStore& store, const std::string& name) {
+  rpc::MemberOptions options{{.name = name, .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 2}};
   options.log = [](const rpc::LogRecord&) {};
-  options.rendezvous =
-      rpc::Rendezvous{.store = store.url, .rank = rpc::Rendezvous::no_rank, .fixed_world = false};
+  options.rendezvous = {.store = store.url, .rank = rpc::Rendezvous::no_rank, .fixed_world = false};
   return options;
 }
 
@@ -118,10 +117,9 @@ std::vector<std::string> losses_of_run(std::optional<std::size_t> victim) {
           test::say(pipe, "kill me");
           while (true) ::pause();
         };
-        rpc::Agent agent(options_of(store, name), layers(model_of(on_forward)));
-        rpc::Job job(agent);
+        rpc::Job job(options_of(store, name), layers(model_of(on_forward)));
         job.wait_for(4).get();
-        if (name == "driver") drive(agent, pipe);
+        if (name == "driver") drive(job.agent(), pipe);
         while (true) ::pause();
       } catch (const std::exception& error) {
         test::say(pipe, std::string("failed: ") + error.what());

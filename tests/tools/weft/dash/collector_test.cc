@@ -116,10 +116,9 @@ TEST(CollectorTest, FindsTheMembersOfAJobByTheAgentWithTheStore) {
   test::TcpJobStore store;
   std::vector<std::unique_ptr<rpc::Job>> jobs;
   for (std::size_t rank = 0; rank < 3; ++rank)
-    jobs.push_back(std::make_unique<rpc::Job>(
-        rpc::AgentOptions{.name = "worker" + std::to_string(rank),
-                          .listen = {rank == 0 ? store.url : "tcp://127.0.0.1:0"},
-                          .rendezvous = rpc::Rendezvous{.store = store.url, .rank = rank, .world_size = 3}}));
+    jobs.push_back(std::make_unique<rpc::Job>(rpc::MemberOptions{
+        {.name = "worker" + std::to_string(rank), .listen = {rank == 0 ? store.url : "tcp://127.0.0.1:0"}},
+        {.store = store.url, .rank = rank, .world_size = 3}}));
   std::vector<rpc::Future<void>> joined;
   for (auto& job : jobs) joined.push_back(job->join());
   for (auto& each : joined) got(std::move(each));

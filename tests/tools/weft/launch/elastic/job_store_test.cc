@@ -167,14 +167,13 @@ TEST(OpenJobStore, AWorkerJoinsByTheStoreThatTheDriverKeeps) {
                [&](const std::string& name, std::uint64_t incarnation) {
                  told = name + "#" + std::to_string(incarnation);
                });
-  rpc::AgentOptions options{.name = "worker0", .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 1};
-  options.rendezvous =
-      rpc::Rendezvous{.store = place.url, .rank = rpc::Rendezvous::no_rank, .fixed_world = false};
-  rpc::Agent agent(std::move(options));
-  rpc::Job(agent).join().get();
+  rpc::MemberOptions options{{.name = "worker0", .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 1}};
+  options.rendezvous = {.store = place.url, .rank = rpc::Rendezvous::no_rank, .fixed_world = false};
+  rpc::Job worker(options);
+  worker.join().get();
   while (told.empty() && context.run_one_for(1min) != 0) {
   }
-  EXPECT_EQ(told, "worker0#" + std::to_string(agent.id().incarnation));
+  EXPECT_EQ(told, "worker0#" + std::to_string(worker.agent().id().incarnation));
 }
 
 TEST(OpenJobStore, OtherHostsNeedCredentials) {
