@@ -20,22 +20,22 @@ using collectives::Group;
 void run(const Work& work, const std::string& store, RankEnd& end) {
   at::set_num_threads(1);
   const auto ranks = static_cast<std::size_t>(work.ranks);
-  rpc::AgentOptions options{.name = "rank" + std::to_string(end.rank())};
+  rpc::MemberOptions options{{.name = "rank" + std::to_string(end.rank())}};
   const bool hosts = work.kind == Kind::hosts;
   options.listen = {"tcp://" + (hosts ? Hosts::address(work.host_of(end.rank())) : "127.0.0.1") + ":0"};
   options.insecure = hosts;
   options.same_host = !hosts && work.kind != Kind::tcp;
-  options.rendezvous = rpc::Rendezvous{
+  options.rendezvous = {
       .store = "file://" + store, .rank = static_cast<std::size_t>(end.rank()), .world_size = ranks};
   rpc::Layers layers = tensor::layers();
   layers.push_back(collectives::layer());
-  rpc::Agent agent(options, layers);
-  rpc::Job(agent).join().get();
+  rpc::Job job(options, layers);
+  job.join().get();
   collectives::GroupOptions how{.shared_memory = work.kind != Kind::tcp};
   if (work.bounds) how.bounds = *work.bounds;
   if (hosts) how.host = "host" + std::to_string(work.host_of(end.rank()));
   // Inlined, because the rank waits for each result.
-  const Group group = Group::create(agent, how).get().inlined();
+  const Group group = Group::create(job.agent(), how).get().inlined();
 
   const auto make = [&](std::size_t elements) {
     const std::vector<std::int64_t> sizes{static_cast<std::int64_t>(elements)};
@@ -73,7 +73,7 @@ void run(const Work& work, const std::string& store, RankEnd& end) {
     group.broadcast(count, 0).get();
     return static_cast<std::size_t>(count.item<std::int64_t>());
   });
-  agent.leave().get();  // otherwise the other ranks report this rank as lost
+  job.leave().get();  // otherwise the other ranks report this rank as lost
 }
 
 }  // namespace

@@ -20,23 +20,23 @@ void as_rank(const Work& work, const std::string& store, RankEnd& end,
     share_gpu(end.rank());
     if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) throw std::runtime_error(dlerror());
   }
-  rpc::AgentOptions options{.name = "rank" + std::to_string(end.rank())};
+  rpc::MemberOptions options{{.name = "rank" + std::to_string(end.rank())}};
   const bool hosts = !work.rate.empty();
   options.listen = {"tcp://" + (hosts ? Hosts::address(end.rank()) : "127.0.0.1") + ":0"};
   options.insecure = hosts;
   options.same_host = !work.tcp && !hosts;
-  options.rendezvous = rpc::Rendezvous{.store = "file://" + store,
-                                       .rank = static_cast<std::size_t>(end.rank()),
-                                       .world_size = static_cast<std::size_t>(work.ranks)};
+  options.rendezvous = {.store = "file://" + store,
+                        .rank = static_cast<std::size_t>(end.rank()),
+                        .world_size = static_cast<std::size_t>(work.ranks)};
   rpc::Layers layers = tensor::layers();
   layers.push_back(collectives::layer());
-  rpc::Agent agent(options, layers);
-  rpc::Job(agent).join().get();
+  rpc::Job job(options, layers);
+  job.join().get();
   collectives::GroupOptions how{.shared_memory = !work.tcp};
   if (hosts) how.host = "host" + std::to_string(end.rank());
-  const auto group = collectives::Group::create(agent, how).get();
+  const auto group = collectives::Group::create(job.agent(), how).get();
   f(group);
-  agent.leave().get();  // otherwise the other ranks report this rank as lost
+  job.leave().get();  // otherwise the other ranks report this rank as lost
 }
 
 void measure(RankEnd& end, const collectives::Group& group, const std::function<void()>& step,

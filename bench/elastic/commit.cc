@@ -57,15 +57,14 @@ Figures measure(const Budget& budget, const collectives::Group& group, const std
 void run_rank(const std::string& store, RankEnd& end,
               const std::function<void(rpc::Job&, const elastic::RunOptions&)>& f) {
   at::set_num_threads(1);
-  rpc::AgentOptions options{.name = "rank" + std::to_string(end.rank()), .listen = {"tcp://127.0.0.1:0"}};
-  options.rendezvous = rpc::Rendezvous{
+  rpc::MemberOptions options{{.name = "rank" + std::to_string(end.rank()), .listen = {"tcp://127.0.0.1:0"}}};
+  options.rendezvous = {
       .store = "file://" + store, .rank = static_cast<std::size_t>(end.rank()), .fixed_world = false};
   rpc::Layers layers = tensor::layers();
   layers.push_back(collectives::layer());
-  rpc::Agent agent(options, layers);
-  rpc::Job job(agent);
+  rpc::Job job(options, layers);
   f(job, {.workers = {.min = ranks}});
-  agent.leave().get();
+  job.leave().get();
 }
 
 Contender contender(const char* peer, const Size& size,

@@ -152,16 +152,17 @@ enum class Way { group, pipeline, calls };
 
 void run(const Work& work, Way way, int ranks, const std::string& store, RankEnd& end) {
   at::set_num_threads(1);
-  rpc::AgentOptions options{.name = "rank" + std::to_string(end.rank())};
+  rpc::MemberOptions options{{.name = "rank" + std::to_string(end.rank())}};
   options.listen = {"tcp://127.0.0.1:0"};
-  options.rendezvous = rpc::Rendezvous{.store = "file://" + store,
-                                       .rank = static_cast<std::size_t>(end.rank()),
-                                       .world_size = static_cast<std::size_t>(ranks)};
+  options.rendezvous = {.store = "file://" + store,
+                        .rank = static_cast<std::size_t>(end.rank()),
+                        .world_size = static_cast<std::size_t>(ranks)};
   rpc::Layers layers = pipeline::layers({[&] { return layers_of(work); }, squares});
   layers.push_back(collectives::layer());
-  rpc::Agent agent(options, layers);
+  rpc::Job job(options, layers);
+  rpc::Agent& agent = job.agent();
   if (way == Way::calls) agent.allow_create<ServedStage>();
-  rpc::Job(agent).join().get();
+  job.join().get();
   const Group group = Group::create(agent).get();
   if (way == Way::group) run_by_group(work, group, end);
   if (way == Way::pipeline && end.rank() == 0) drive_pipeline(work, agent, end);

@@ -162,16 +162,16 @@ void on_ranks(const Work& work, const std::string& store, RankEnd& end,
               void (*run)(const Work&, const Group&, RankEnd&)) {
   at::set_num_threads(1);
   torch::manual_seed(1);
-  rpc::AgentOptions options{.name = "rank" + std::to_string(end.rank())};
+  rpc::MemberOptions options{{.name = "rank" + std::to_string(end.rank())}};
   options.listen = {"tcp://127.0.0.1:0"};
-  options.rendezvous = rpc::Rendezvous{
+  options.rendezvous = {
       .store = "file://" + store, .rank = static_cast<std::size_t>(end.rank()), .world_size = ranks};
   rpc::Layers layers = tensor::layers();
   layers.push_back(collectives::layer());
-  rpc::Agent agent(options, layers);
-  rpc::Job(agent).join().get();
-  run(work, Group::create(agent).get(), end);
-  agent.leave().get();  // otherwise the other rank reports this rank as lost
+  rpc::Job job(options, layers);
+  job.join().get();
+  run(work, Group::create(job.agent()).get(), end);
+  job.leave().get();  // otherwise the other rank reports this rank as lost
 }
 
 Contender contender(const char* name, const Work& work, void (*run)(const Work&, const Group&, RankEnd&)) {
