@@ -6,7 +6,8 @@ from include_order import problems_of, upward_declarations
 
 WRONG = [
     ("rpc/wire/a.h", "#include <weft/rpc/codec/codec.h>", "comes before"),
-    ("rpc/job/store/a.h", "#include <weft/rpc/rpc.h>", "comes before"),
+    ("rpc/job/store/a.h", "#include <weft/rpc/job/membership/roster.h>", "comes before"),
+    ("rpc/rpc.h", "#include <weft/rpc/job/store/store.h>", "comes before"),
     ("rpc/elsewhere/a.h", "#include <string>", "is missing"),
     ("rpc/call/a.h", "#include <weft/rpc/endpoint/link.h>", "comes before"),
     ("rpc/endpoint/a.h", "#include <weft/rpc/agent/agent.h>", "comes before"),
@@ -43,7 +44,8 @@ WRONG = [
 ]
 RIGHT = [
     ("rpc/agent/a.h", "#include <weft/rpc/transport/connection.h>"),
-    ("rpc/rpc.h", "#include <weft/rpc/agent/agent.h>\n#include <weft/rpc/job/store/store.h>"),
+    ("rpc/rpc.h", "#include <weft/rpc/agent/agent.h>\n#include <weft/rpc/trace/tracer.h>"),
+    ("rpc/job/store/a.h", "#include <weft/rpc/rpc.h>"),
     ("dist_optim/embedding/a.h", "#include <weft/dist_optim/checkpoint/checked_file.h>\n#include <weft/dist_optim/layers.h>"),
     ("rpc/wire/a.cc", "#include <weft/rpc/wire/frame.capnp.h>"),
     ("rpc/wire/internal/a.h", "#include <weft/rpc/wire/frame.capnp.h>"),

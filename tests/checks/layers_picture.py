@@ -6,27 +6,28 @@
 """
 import sys
 
-from include_order import COLLECTIVES, DIST_OPTIM, LAYERS, WITHOUT_TORCH, layer_of
+from include_order import COLLECTIVES, DIST_OPTIM, JOB, LAYERS, WITHOUT_TORCH, layer_of
 from sources import ROOT, cxx_files
 
 PICTURE = ROOT / "docs" / "images" / "layers.svg"
 
 # Layer -> its left and right edge in percent, its floor, and its contents. The folders of one library count as one layer.
 PLACES = {
-    "rpc": (0, 100, 0, "agents, typed methods, futures, streams, transports, membership", "Asio, Cap'n Proto, OpenSSL"),
-    "rpc/testing": (0, 15, 1, "simulated agents", "and networks"),
-    "rpc/observe": (15, 30, 1, "logs, metrics,", "probes"),
-    "parallel/schedule": (30, 43, 1, "schedules", "of pipelines"),
-    "parallel/partition": (30, 43, 2, "cuts of models", "into stages"),
-    "parallel/planner": (30, 43, 3, "splits of ranks", "into dimensions"),
-    "rref": (43, 57, 1, "references to", "remote objects"),
-    "rpc/tensor": (57, 73, 1, "tensors in calls,", "device maps"),
-    "parallel/collectives/flight": (73, 100, 1, "flight recorder", "of collectives"),
-    "dist_autograd": (43, 68, 2, "backward through calls,", "smart and fast mode"),
-    "parallel/collectives": (68, 100, 2, "process groups: shared memory,", "messages, NCCL"),
-    "dist_optim": (43, 62, 3, "optimizers next to", "remote parameters"),
-    "parallel/data_parallel": (62, 100, 3, "replicas of a model, gradients", "reduced during backward"),
-    "dist_optim/embedding": (43, 60, 4, "tables of rows", "on several owners"),
+    "rpc": (0, 100, 0, "agents, typed methods, futures, streams, transports", "Asio, Cap'n Proto, OpenSSL"),
+    "rpc/testing": (0, 14, 1, "simulated agents", "and networks"),
+    "rpc/observe": (14, 27, 1, "logs, metrics,", "probes"),
+    "parallel/schedule": (27, 40, 1, "schedules", "of pipelines"),
+    "parallel/partition": (27, 40, 2, "cuts of models", "into stages"),
+    "parallel/planner": (27, 40, 3, "splits of ranks", "into dimensions"),
+    "rref": (40, 52, 1, "references to", "remote objects"),
+    "rpc/tensor": (52, 67, 1, "tensors in calls,", "device maps"),
+    "rpc/job": (67, 76, 1, "stores,", "membership"),
+    "parallel/collectives/flight": (76, 100, 1, "flight recorder", "of collectives"),
+    "dist_autograd": (40, 64, 2, "backward through calls,", "smart and fast mode"),
+    "parallel/collectives": (64, 100, 2, "process groups: shared memory,", "messages, NCCL"),
+    "dist_optim": (40, 60, 3, "optimizers next to", "remote parameters"),
+    "parallel/data_parallel": (60, 100, 3, "replicas of a model, gradients", "reduced during backward"),
+    "dist_optim/embedding": (40, 57, 4, "tables of rows", "on several owners"),
     "parallel/tensor_parallel": (62, 80, 4, "layers split", "over the ranks"),
     "parallel/elastic": (80, 100, 4, "workers that join", "and die"),
     "parallel/sharded": (62, 80, 5, "ZeRO and FSDP;", "also on dist_optim"),
@@ -55,6 +56,8 @@ def one_library(folder):
     """The library of a folder; a library counts as one layer."""
     if folder in COLLECTIVES:
         return "parallel/collectives"
+    if folder in JOB:
+        return "rpc/job"
     if folder in ("parallel/elastic/sharded", "parallel/elastic/pipeline"):  # libraries of their own
         return folder
     for library in ("rref", "dist_autograd", "parallel/data_parallel", "parallel/sharded", "parallel/pipeline", "parallel/elastic"):

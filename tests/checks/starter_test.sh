@@ -14,7 +14,7 @@ unset WEFT_LIBTORCH
 components=(rpc rref testing)
 case $kind in
   no_torch) ;;
-  torch) components+=(flight tensor dist_autograd collectives data_parallel) ;;
+  torch) components+=(job flight tensor dist_autograd collectives data_parallel) ;;
   shared|deb)
     # Kept between runs: only changed files are compiled again. This test does not measure speed.
     cmake -S "$source" -B "$build/starter_shared" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DBUILD_SHARED_LIBS=ON \
@@ -35,9 +35,10 @@ if [ "$kind" = deb ]; then
       [[ $depends =~ ,\ $needed(\ \(|,) ]] || { echo "$1 does not depend on $needed: ${depends:2}"; exit 1; }
     done
   }
-  expect_depends libweft-rpc-dev libasio-dev libcapnp-dev libcurl4-openssl-dev libssl-dev libc6
+  expect_depends libweft-rpc-dev libasio-dev libcapnp-dev libssl-dev libc6
+  expect_depends libweft-job-dev libweft-rpc-dev libcurl4-openssl-dev
   expect_depends libweft-rref-dev libweft-rpc-dev
-  expect_depends weft libweft-planner-dev libweft-rref-dev
+  expect_depends weft libweft-planner-dev libweft-rref-dev libweft-job-dev
   observe=$(find "$work/system" -name weft-observe.pc)
   if [ -n "$observe" ]; then
     expect_depends libweft-observe-dev libweft-rpc-dev libspdlog-dev prometheus-cpp-dev libcivetweb-dev
