@@ -295,10 +295,11 @@ TEST_P(MembershipTest, ACancelledShutdownIsRevoked) {
 TEST_P(MembershipTest, ShutDownFailsWaits) {
   Job job(GetParam(), 3);
   auto host = rpc::Job(job.start(0)).wait_for(3);
-  auto joining = rpc::Job(job.start(1)).wait_for(3);
+  rpc::Job joiner(job.start(1));
+  auto joining = joiner.wait_for(3);
   job[1].shut_down();
   expect_error(std::move(joining), ErrorKind::shut_down, "shut down");
-  expect_error(rpc::Job(job[1]).wait_for(3), ErrorKind::shut_down, "shut down");
+  expect_error(joiner.wait_for(3), ErrorKind::shut_down, "shut down");
   job[0].shut_down();
   EXPECT_TRUE(error_of([&] { return host.get(), 0; }));
 }
