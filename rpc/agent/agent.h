@@ -12,6 +12,7 @@
 #pragma once
 
 #include <weft/rpc/core/blocking_executor.h>
+#include <weft/rpc/core/slots.h>
 #include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/endpoint/peer.h>
 
@@ -90,15 +91,18 @@ class WEFT_EXPORT Agent {
   // Counters since the agent was created, and the calls in flight now. The counters are read one after
   // another: a call that begins or completes meanwhile may be included in some of them only.
   AgentCounts counts() const;
-  // For layers. methods(): the served methods.
+  // For layers. methods(): the served methods. attached(): objects that the agent keeps until it is
+  // destroyed; layers put them while the agent is created.
   const std::shared_ptr<AgentCore>& core() const { return core_; }
   // Permits an Agent to be passed as the core of a PeerSet.
   operator const std::shared_ptr<AgentCore>&() const { return core_; }
   MethodTable& methods();
+  Slots& attached() { return attached_; }
 
  private:
   Agent(std::shared_ptr<AgentCore> core, const Layers& layers);
   std::shared_ptr<AgentCore> core_;
+  Slots attached_;
 };
 
 // The description of a method, as `weft.methods` returns it.

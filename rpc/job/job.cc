@@ -12,6 +12,15 @@ MemberOptions adjusted(MemberOptions options, const Job::Adjust& adjust) {
   return options;
 }
 
+std::shared_ptr<detail::JobMembership> membership_of(Agent& agent) {
+  auto membership = agent.attached().share<detail::JobMembership>();
+  if (membership == nullptr)
+    throw Error(ErrorKind::failed_precondition, "'" + agent.name() +
+                                                    "' has no job: construct its agent with Job::layer(), or "
+                                                    "by a Job");
+  return membership;
+}
+
 Layers with_job(Layers layers, const Rendezvous& rendezvous) {
   layers.push_back(Job::layer(rendezvous));
   return layers;
@@ -22,13 +31,13 @@ Layers with_job(Layers layers, const Rendezvous& rendezvous) {
 Job::Job(const MemberOptions& options, Layers layers)
     : own_(std::make_unique<Agent>(options, with_job(std::move(layers), options.rendezvous))),
       agent_(own_.get()),
-      membership_(detail::JobMembership::of(*agent_->core())) {}
+      membership_(membership_of(*agent_)) {}
 
-Job::Job(Agent& agent) : agent_(&agent), membership_(detail::JobMembership::of(*agent.core())) {}
+Job::Job(Agent& agent) : agent_(&agent), membership_(membership_of(agent)) {}
 
 Layer Job::layer(Rendezvous rendezvous) {
   return [rendezvous = std::move(rendezvous)](Agent& agent) {
-    detail::JobMembership::install(agent.core(), rendezvous);
+    agent.attached().put(detail::JobMembership::install(agent.core(), rendezvous));
   };
 }
 

@@ -10,10 +10,10 @@
 // members are notified (MemberWatch), and a new incarnation may claim the name. If an agent's Rendezvous
 // states the other kind of world or another size than the job has, the agent cannot join.
 //
-// It shares the ownership of its agent's core, which has it among its layers. The objects that install()
-// registers at the core (the MembershipHook, the MembershipService, and the directory that finds addresses by
-// name) refer to it weakly. While the agent is a member, it watches the members' records. The mutex is
-// released before a store operation starts and before a promise is completed. Thread-safe.
+// It shares the ownership of its agent's core; the Agent owns it (Agent::attached()). The objects that
+// install() registers at the core (the MembershipHook, the MembershipService, and the directory that finds
+// addresses by name) refer to it weakly. While the agent is a member, it watches the members' records. The
+// mutex is released before a store operation starts and before a promise is completed. Thread-safe.
 #pragma once
 
 #include <weft/rpc/call/method.h>
@@ -47,8 +47,6 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
                                                 const Rendezvous& rendezvous);
   static std::shared_ptr<JobMembership> install(const std::shared_ptr<AgentCore>& core,
                                                 const Rendezvous& rendezvous, Place place);
-  // Throws failed_precondition if the agent has no job.
-  static std::shared_ptr<JobMembership> of(const AgentCore& core);
 
   const Rendezvous& rendezvous() const { return rendezvous_; }
   // The first call joins the job. The future completes when `agents` members have joined, including this one.

@@ -67,7 +67,6 @@ std::shared_ptr<JobMembership> JobMembership::install(const std::shared_ptr<Agen
                                                  std::to_string(rendezvous.world_size));
   if (!core->options().insecure) core->be_of_one_user();
   auto job = std::make_shared<JobMembership>(core, rendezvous, std::move(place));
-  core->layers().put(job);
   core->hooks().add(std::make_shared<MembershipHook>(job));
   serve_object(core->methods(), std::make_shared<MembershipService>(job));
   core->routes().set_directory(
@@ -75,14 +74,6 @@ std::shared_ptr<JobMembership> JobMembership::install(const std::shared_ptr<Agen
         if (const auto known = weak.lock()) return known->find_addresses(name, std::move(done));
         done({});
       });
-  return job;
-}
-
-std::shared_ptr<JobMembership> JobMembership::of(const AgentCore& core) {
-  auto job = core.layers().share<JobMembership>();
-  if (job == nullptr)
-    throw Error(ErrorKind::failed_precondition,
-                "'" + core.id().name + "' has no job: construct its agent with Job::layer(), or by a Job");
   return job;
 }
 
