@@ -231,7 +231,7 @@ void AutogradLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason
       if (pass->met().contains(peer)) lost.push_back(id);
   }
   // If the whole job has failed, its error is the cause.
-  const auto failed = core_->world_failure();
+  const auto failed = core_->job_error();
   for (const PassId& id : lost)
     release(id, failed ? std::make_exception_ptr(*failed) : participant_lost(id, peer, reason.what()));
 }

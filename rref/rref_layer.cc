@@ -73,7 +73,7 @@ std::exception_ptr RRefLayer::fault(protocol::Fault fault, const std::string& te
           lost(rpc::ErrorKind::failed_precondition, owner, id, "its creation failed: " + text));
     case Fault::owner_lost:
       // An owner that ends because its job has failed is not the cause.
-      if (const auto world = core_->world_failure()) return std::make_exception_ptr(*world);
+      if (const auto world = core_->job_error()) return std::make_exception_ptr(*world);
       return std::make_exception_ptr(
           lost(rpc::ErrorKind::owner_lost, owner, id, text.empty() ? "its owner is gone" : text));
     case Fault::lease_lost:
@@ -127,7 +127,7 @@ ReferencePtr RRefLayer::create(const rpc::AgentId& owner, std::string type, std:
   } else {
     const auto made =
         act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) { return used_.create(owner, out); });
-    if (const auto world = made ? std::nullopt : core_->world_failure()) throw *world;
+    if (const auto world = made ? std::nullopt : core_->job_error()) throw *world;
     if (!made)
       throw rpc::Error(rpc::ErrorKind::owner_lost, to_string(owner) + " is gone", rpc::Execution::not_sent);
     handover = *made;
@@ -157,7 +157,7 @@ rpc::Result<RRefLayer::Reply> RRefLayer::explain(rpc::Result<Reply> reply, const
     // unavailable: the connection had ended already, and no agent accepts another connection.
     const bool gone = own.kind() == rpc::ErrorKind::peer_lost || own.kind() == rpc::ErrorKind::unavailable ||
                       (own.kind() == rpc::ErrorKind::shut_down && !layer.core_->draining());
-    if (gone && !layer.core_->world_failure())
+    if (gone && !layer.core_->job_error())
       return std::make_exception_ptr(
           rpc::Error(rpc::ErrorKind::owner_lost,
                      "object " + to_string(object.id) + " on " + object.owner.name + ": " + own.what(),
@@ -335,8 +335,8 @@ rpc::Future<void> RRefLayer::leaving() {
     });
   });
   act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) {
-    leaving_.push_back(std::move(promise));  // with used_.leave(): an act() in between would complete it
-    if (!core_->world_failure()) used_.leave(out);  // otherwise no owner waits for it
+    leaving_.push_back(std::move(promise));     // with used_.leave(): an act() in between would complete it
+    if (!core_->job_error()) used_.leave(out);  // otherwise no owner waits for it
   });
   return future;
 }
@@ -358,7 +358,7 @@ void RRefLayer::shut_down() {
   {
     rpc::MutexLock lock(mutex_);
     ended_ = true;
-    if (!core_->world_failure()) left = owned_.live_objects();
+    if (!core_->job_error()) left = owned_.live_objects();
     transit.swap(transit_);
     confirmations.swap(confirmations_);
   }

@@ -177,9 +177,9 @@ void CollectivesLayer::peer_forgotten(const rpc::AgentId& peer, const rpc::Error
   peer_gone(peer, reason);
 }
 
-void CollectivesLayer::world_failed(const rpc::Error& error) {
+void CollectivesLayer::job_failed(const rpc::Error& error) {
   const nccl::Devices::AbortsTogether together(*devices_);
-  for (const auto& group : all()) group->world_failed(error);
+  for (const auto& group : all()) group->job_failed(error);
 }
 
 rpc::Future<void> CollectivesLayer::leaving() {

@@ -66,7 +66,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   void figures(rpc::LayerFigures& to) const override;
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
   void peer_forgotten(const rpc::AgentId& peer, const rpc::Error& reason) override;
-  void world_failed(const rpc::Error& error) override;
+  void job_failed(const rpc::Error& error) override;
   rpc::Future<void> leaving() override;
   void shut_down() override;
 

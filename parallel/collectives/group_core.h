@@ -145,7 +145,7 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason);
   // Call it when the job's world has failed. A rank that waits for another rank in shared memory sends no
   // messages to that rank, and would not detect its loss.
-  void world_failed(const rpc::Error& error);
+  void job_failed(const rpc::Error& error);
   // This member leaves: running collectives fail here and on the other members. The other members are
   // notified in any case. Completes when the notifications are sent.
   rpc::Future<void> leave();

@@ -102,7 +102,7 @@ void GroupCore::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   });
 }
 
-void GroupCore::world_failed(const rpc::Error& error) {
+void GroupCore::job_failed(const rpc::Error& error) {
   turns_.run([self = shared_from_this(), error] {
     self->fail_all(rpc::Error(error.kind(), self->prefix() + error.what()), false);
   });
@@ -246,7 +246,7 @@ void GroupCore::write_flight(const FlightDump& dump) {
 // If a member cannot be reached, it is lost, even if the failed message is the first sign of the loss. In a
 // job of fixed size, the job's failure may name another member as the lost one.
 void GroupCore::not_sent(int to, const std::exception_ptr& error) {
-  if (const auto job = core_->world_failure())
+  if (const auto job = core_->job_error())
     return fail_all(rpc::Error(job->kind(), prefix() + job->what()), true);
   rpc::ErrorKind kind = rpc::ErrorKind::internal;
   try {

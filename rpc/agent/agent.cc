@@ -84,8 +84,8 @@ Future<void> Agent::leave() {
       std::exception_ptr error = left.ok() ? nullptr : left.error();
       // If the job has failed, the agent does not drain: no peer waits for the calls that are still served,
       // and all agents end soon.
-      if (core->world_failure()) {
-        promise->complete(error != nullptr ? error : std::make_exception_ptr(*core->world_failure()));
+      if (core->job_error()) {
+        promise->complete(error != nullptr ? error : std::make_exception_ptr(*core->job_error()));
         return;
       }
       core->drain(leave_timeout).then([promise, error](Result<void>&& drained) {

@@ -59,10 +59,10 @@ class WEFT_EXPORT CallHook {
   // members fails with that exception. Any thread; must not block.
   virtual void world_complete(const std::vector<std::string>& members) { (void)members; }
   // A fixed world has lost a member: no more calls are sent. Any thread; must not block.
-  virtual void world_failed(const Error& error) { (void)error; }
+  virtual void job_failed(const Error& error) { (void)error; }
   // A peer shuts down because its job has failed with this error. Called on the loop of its connection,
   // before the end of the connection is reported; must not block.
-  virtual void peer_world_failed(const AgentId& peer, const Error& error) { (void)peer, (void)error; }
+  virtual void peer_job_failed(const AgentId& peer, const Error& error) { (void)peer, (void)error; }
   // The agent begins to drain. Any thread; must not block.
   virtual void draining() {}
   // Called before the agent announces its end to its peers, so that the layer can send its last messages to

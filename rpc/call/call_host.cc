@@ -12,21 +12,21 @@ CallHost::CallHost(AgentId id, std::shared_ptr<Executor> handlers, const Limits&
       default_retry_(retry ? std::make_shared<const RetryPolicy>(*retry) : nullptr),
       default_timeout_(timeout.count()) {}
 
-void CallHost::blame(const Error& error) {
+void CallHost::set_job_error(const Error& error) {
   MutexLock lock(failure_mutex_);
-  if (world_failure_) return;
-  world_failure_ = error;
-  world_failed_ = true;
+  if (job_error_) return;
+  job_error_ = error;
+  job_failed_ = true;
 }
 
-std::optional<Error> CallHost::world_failure() const {
-  if (!world_failed_) return std::nullopt;  // called for every call
+std::optional<Error> CallHost::job_error() const {
+  if (!job_failed_) return std::nullopt;  // called for every call
   MutexLock lock(failure_mutex_);
-  return world_failure_;
+  return job_error_;
 }
 
 // If the job has failed, its peers end because of that failure, so the failure is the cause. If this agent
 // has shut down, the shutdown is the cause.
-std::optional<Error> CallHost::cause_of_ends() const { return ended_ ? std::nullopt : world_failure(); }
+std::optional<Error> CallHost::job_error_of_ends() const { return ended_ ? std::nullopt : job_error(); }
 
 }  // namespace weft::rpc

@@ -46,12 +46,12 @@ class WEFT_EXPORT CallHost {
 
   // Sets the error with which the agent's job has failed. From then on, calls whose peer is lost fail with
   // this error. Other calls continue. Later errors are ignored.
-  void blame(const Error& error);
-  std::optional<Error> world_failure() const;  // the first error of blame()
+  void set_job_error(const Error& error);
+  std::optional<Error> job_error() const;  // the first error of set_job_error()
   // The error with which calls fail if their peer is lost. nullopt: they fail with the error of the loss.
-  std::optional<Error> cause_of_ends() const;
-  // Whether all calls fail with world_failure(), because AgentCore::fail_world() was called.
-  bool world_ended() const { return world_ended_; }
+  std::optional<Error> job_error_of_ends() const;
+  // Whether all calls fail with job_error(), because AgentCore::fail_job() was called.
+  bool job_ended() const { return job_ended_; }
 
  protected:
   // interceptors, retry and timeout are the options of the agent. timeout: no_timeout if there is no default.
@@ -59,8 +59,8 @@ class WEFT_EXPORT CallHost {
            LayerHooks::Interceptors interceptors, const std::optional<RetryPolicy>& retry,
            std::chrono::nanoseconds timeout);
   ~CallHost() = default;
-  bool end() { return !ended_.exchange(true); }              // false: the agent had ended before
-  bool end_world() { return !world_ended_.exchange(true); }  // false: the world had ended before
+  bool end() { return !ended_.exchange(true); }                // false: the agent had ended before
+  bool set_job_ended() { return !job_ended_.exchange(true); }  // false: the world had ended before
 
  private:
   const AgentId id_;
@@ -71,10 +71,10 @@ class WEFT_EXPORT CallHost {
   const std::shared_ptr<const RetryPolicy> default_retry_;
   std::atomic<std::chrono::nanoseconds::rep> default_timeout_;
   std::atomic<bool> ended_{false};
-  std::atomic<bool> world_failed_{false};  // world_failure_ is set
-  std::atomic<bool> world_ended_{false};
+  std::atomic<bool> job_failed_{false};  // job_error_ is set
+  std::atomic<bool> job_ended_{false};
   mutable Mutex failure_mutex_;
-  std::optional<Error> world_failure_ WEFT_GUARDED_BY(failure_mutex_);
+  std::optional<Error> job_error_ WEFT_GUARDED_BY(failure_mutex_);
 };
 
 }  // namespace weft::rpc

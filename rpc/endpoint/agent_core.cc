@@ -213,15 +213,15 @@ Future<void> AgentCore::drain(std::chrono::nanoseconds timeout) {
   });
 }
 
-void AgentCore::fail_world(const Error& reason) {
-  blame(reason);
-  if (!end_world()) return;
-  const Error error = *world_failure();
+void AgentCore::fail_job(const Error& reason) {
+  set_job_error(reason);
+  if (!set_job_ended()) return;
+  const Error error = *job_error();
   log().write(LogLevel::error, error.what(), {{log_fields::kind, to_string(error.kind())}});
   for (const auto& link : links_.all()) link->loop()->post([link, error] { link->fail_pending(error); });
   for (const auto& route : routes_.all()) route->loop()->post([route, error] { route->fail_waiting(error); });
   for (const auto& session : sessions_->all()) session->fail_calls(error);
-  for (const auto& hook : hooks().all()) hook->world_failed(error);
+  for (const auto& hook : hooks().all()) hook->job_failed(error);
 }
 
 void AgentCore::shut_down() {
@@ -254,7 +254,7 @@ void AgentCore::end_all() {
   const Error reason(ErrorKind::shut_down, "this agent has shut down");
   // If the job has failed, the peers receive the error of the job: a peer that has not detected the failure
   // would otherwise report this shutdown as the cause.
-  auto failure = world_failure();
+  auto failure = job_error();
   if (failure && failure->kind() != ErrorKind::peer_lost) failure.reset();
   const auto end_on = [&](Loop& loop) {
     for (const auto& link : links)

@@ -90,9 +90,9 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   Future<void> drain(std::chrono::nanoseconds timeout);
   // As Agent::shut_down(). No effect after the first call.
   void shut_down();
-  // All calls in flight and all later calls fail with this error. If CallHost::blame() has already recorded
-  // an error, they fail with that error instead.
-  void fail_world(const Error& reason);
+  // All calls in flight and all later calls fail with this error. If CallHost::set_job_error() has already
+  // recorded an error, they fail with that error instead.
+  void fail_job(const Error& reason);
 
  private:
   AgentCore(Runtime runtime, AgentOptions complete_options);

@@ -110,7 +110,7 @@ void AgentCore::link_ended(const std::shared_ptr<Link>& link, const std::shared_
     named->rejoin();
   }
   named = nullptr;
-  if (session != nullptr) session->end(reason, cause_of_ends());
+  if (session != nullptr) session->end(reason, job_error_of_ends());
   for (const auto& hook : hooks().all()) hook->connection_gone(link->number(), peer, reason);
   if (!gone) return;
   for (const auto& hook : hooks().all()) hook->peer_gone(peer, reason);
@@ -124,7 +124,7 @@ void AgentCore::lose(const AgentId& peer, const Error& reason) {
 void AgentCore::end_session(const std::shared_ptr<Session>& session, const Error& reason) {
   const AgentId& peer = session->peer();
   if (const auto route = routes_.find(peer.name)) route->end_of(peer);
-  session->end(reason, cause_of_ends());
+  session->end(reason, job_error_of_ends());
   for (const auto& link : links_.to(peer)) link->loop()->post([link] { link->cancel_resumable(); });
   if (ended()) return;
   for (const auto& hook : hooks().all()) hook->peer_gone(peer, reason);

@@ -130,7 +130,7 @@ void Link::on_frame(InboundFrame&& frame) {
       if (const auto reason = message->goodbye()) {
         end_is_proven_ = true;
         if (reason->kind() == ErrorKind::peer_lost)  // the job of the peer has failed
-          for (const auto& hook : core_->hooks().all()) hook->peer_world_failed(peer_, *reason);
+          for (const auto& hook : core_->hooks().all()) hook->peer_job_failed(peer_, *reason);
         const ErrorKind kind = reason->kind() == agent_ended ? ErrorKind::peer_lost : reason->kind();
         const std::string text = std::string("the peer says: ") + reason->what();
         if (kind == ErrorKind::permission_denied || kind == ErrorKind::unsupported)
@@ -415,7 +415,7 @@ void Link::on_closed(const Error& reason) {
     session_->leave(*this, std::move(resumable));
   }
   core_->link_ended(shared_from_this(), route_, Error(kind, reason.what()), may_return);
-  const auto cause = core_->cause_of_ends();
+  const auto cause = core_->job_error_of_ends();
   awaited_ = 0;
   for (auto& [id, asked] : pending_.take_all())
     if (asked.call != nullptr) asked.call->lose(cause, kind, reason.what());

@@ -9,8 +9,8 @@ namespace weft::rpc {
 void Link::send(const std::shared_ptr<PendingCall>& call) {
   if (call->finished()) return;
   // Also checked here, because the call may have been in transit from its route's loop when the world failed.
-  if (core_->world_ended()) {
-    call->fail(*core_->world_failure());
+  if (core_->job_ended()) {
+    call->fail(*core_->job_error());
     return;
   }
   if (call->only() && *call->only() != peer_) {

@@ -93,8 +93,8 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     call->lose(ErrorKind::shut_down, "this agent has shut down");
     return;
   }
-  if (core->world_ended()) {
-    call->fail(*core->world_failure());
+  if (core->job_ended()) {
+    call->fail(*core->job_error());
     return;
   }
   if (const auto session = call->resumable() ? session_for(*core, *call) : nullptr) {
@@ -429,7 +429,7 @@ void Route::fail_waiting(const Error& reason) {
 
 void Route::fail(PendingCall& call, const Error& reason) const {
   const auto core = core_.lock();
-  if (const auto cause = core == nullptr ? std::nullopt : core->cause_of_ends()) {
+  if (const auto cause = core == nullptr ? std::nullopt : core->job_error_of_ends()) {
     call.fail(*cause);
     return;
   }

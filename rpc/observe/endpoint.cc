@@ -19,7 +19,7 @@ class Probes {
     const auto core = core_.lock();
     if (core != nullptr && core->draining() && !core->ended()) return refusal("draining");
     if (const auto why = stuck()) return refusal(*why);
-    if (const auto failure = core->world_failure())
+    if (const auto failure = core->job_error())
       return refusal(std::string("the job has failed: ") + failure->what());
     if (options_.not_ready)
       if (const auto why = options_.not_ready()) return refusal(*why);

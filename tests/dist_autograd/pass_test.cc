@@ -414,8 +414,7 @@ TEST(PassOfAJob, ItsErrorNamesTheMemberThatDied) {
   Pass pass{*agents[2]};
   const at::Tensor out = weft::test::got(weights.call<&Weights::total>(pass, matrix()));
   agents[1] = nullptr;
-  weft::test::eventually("the survivor was told",
-                         [&] { return agents[2]->core()->world_failure().has_value(); });
+  weft::test::eventually("the survivor was told", [&] { return agents[2]->core()->job_error().has_value(); });
   agents[0] = nullptr;
   weft::test::eventually("worker0 is gone", [&] { return agents[2]->core()->counts().connections == 0; });
   const auto error = weft::test::error_of([&] { pass.backward(out).get(); });

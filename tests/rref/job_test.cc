@@ -119,7 +119,7 @@ TEST(RRefJob, AnErrorNamesTheDeadMemberAndNotAnOwnerThatShutDown) {
   const auto box = create<Box>(agents[2]->peer("worker0"), 1);
   EXPECT_EQ(got(box.call<&Box::get>()), 1);
   agents[1] = nullptr;
-  eventually("the survivor was told", [&] { return agents[2]->core()->world_failure().has_value(); });
+  eventually("the survivor was told", [&] { return agents[2]->core()->job_error().has_value(); });
   agents[0] = nullptr;
   for (const std::string& line : logs[0])
     EXPECT_EQ(line.find("is still held by"), std::string::npos) << "no leak of a job that failed: " << line;

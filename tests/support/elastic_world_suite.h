@@ -131,7 +131,7 @@ TEST_P(ElasticWorld, ADeathIsReported) {
   EXPECT_EQ(names(b), "b, worker0");
   EXPECT_EQ(kind_of([&] { return got(b.peer("a").call<&Worker::who>()); }), rpc::ErrorKind::not_found);
   EXPECT_EQ(got(b.peer("worker0").call<&Worker::who>()), "worker0");  // the job continues
-  for (rpc::Agent* agent : {&b, &host()}) EXPECT_EQ(agent->core()->world_failure(), std::nullopt);
+  for (rpc::Agent* agent : {&b, &host()}) EXPECT_EQ(agent->core()->job_error(), std::nullopt);
 }
 
 TEST_P(ElasticWorld, ARestartedPeerIsANewIncarnation) {
@@ -215,7 +215,7 @@ TEST_P(ElasticWorld, AServingMemberEndsWhenTheOthersHaveLeft) {
   got(agent("a").leave());
   job_->end("b");  // a loss, which does not end the job
   server.join();
-  EXPECT_EQ(host().core()->world_failure(), std::nullopt);
+  EXPECT_EQ(host().core()->job_error(), std::nullopt);
 }
 
 TEST_P(ElasticWorld, AWatchHasOneWaiterAndEndsWithItsAgent) {

@@ -6,7 +6,7 @@
 // is lost. In a fixed world, or if an agent keeps the store, rank 0 is the host. All members wait for the
 // host to join. The host also watches connections, so that a death is detected at once. If a fixed world
 // loses a member, the job fails on every member with an error that names the lost member
-// (AgentCore::fail_world). In a fixed world, a name can be claimed only once. In an elastic world the other
+// (AgentCore::fail_job). In a fixed world, a name can be claimed only once. In an elastic world the other
 // members are notified (MemberWatch), and a new incarnation may claim the name. If an agent's Rendezvous
 // states the other kind of world or another size than the job has, the agent cannot join.
 //
@@ -84,7 +84,7 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   void shut_down();  // all pending futures fail with shut_down
 
   void peer_gone(const AgentId& peer, const Error& reason);
-  void peer_world_failed(const AgentId& peer, const Error& error);
+  void peer_job_failed(const AgentId& peer, const Error& error);
   void attend() const;  // on the host: a joining member has called; throws the error that ended the job
   void told_of_loss(const AgentId& teller, const std::string& name, const std::string& reason);
   // On the leader of a collective: a member has called. Throws if this agent is not the leader.

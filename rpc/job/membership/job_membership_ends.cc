@@ -235,7 +235,7 @@ void JobMembership::peer_gone(const AgentId& peer, const Error& reason) {
 }
 
 // The peer has learned of a loss before this agent, and has failed its world.
-void JobMembership::peer_world_failed(const AgentId& peer, const Error& error) {
+void JobMembership::peer_job_failed(const AgentId& peer, const Error& error) {
   {
     MutexLock lock(mutex_);
     const MemberRecord* member = roster_.find(peer.name);
@@ -267,7 +267,7 @@ void JobMembership::announce_loss(const MemberRecord& lost, const Error& reason,
     if (failure_ || has_left() || phase_ == Phase::ended) return;
     failure_ = error;
   }
-  core_->blame(error);
+  core_->set_job_error(error);
   // Notify the others first: once the world has failed here, this agent makes no more calls.
   std::vector<Future<void>> told;
   for (const auto& [name, member] : roster.members())
@@ -300,7 +300,7 @@ void JobMembership::fail(const Error& error) {
     MutexLock lock(mutex_);
     if (!failure_) failure_ = error;
   }
-  core_->fail_world(error);
+  core_->fail_job(error);
   fail_all(error);
 }
 

@@ -37,8 +37,8 @@ class MembershipHook final : public CallHook {
   void peer_gone(const AgentId& peer, const Error& reason) override {
     if (const auto job = job_.lock()) job->peer_gone(peer, reason);
   }
-  void peer_world_failed(const AgentId& peer, const Error& error) override {
-    if (const auto job = job_.lock()) job->peer_world_failed(peer, error);
+  void peer_job_failed(const AgentId& peer, const Error& error) override {
+    if (const auto job = job_.lock()) job->peer_job_failed(peer, error);
   }
   Future<void> left() override {
     const auto job = job_.lock();

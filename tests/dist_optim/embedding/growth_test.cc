@@ -140,7 +140,7 @@ TEST_F(StepByStep, IsRevertedIfItIsAbandoned) {
 TEST_F(StepByStep, IsRevertedIfTheWorldFails) {
   auto first = hand_over(0);
   test::eventually("its rows have arrived", [&] { return stats(added).rows > 0; });
-  owners.cluster["owner0"].core()->fail_world(
+  owners.cluster["owner0"].core()->fail_job(
       rpc::Error(rpc::ErrorKind::peer_lost, "owner9 was lost: for a test"));
   const auto error = test::error_of([&] { return got(std::move(first)), 0; });
   ASSERT_TRUE(error);

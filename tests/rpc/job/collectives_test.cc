@@ -87,8 +87,7 @@ TEST(CollectivesWithoutConnections, CompleteAlthoughConnectionsAreLost) {
     for (auto& values : gathered) EXPECT_EQ(got(std::move(values)), all);
   }
   EXPECT_GE(job[0].counts().connections_made, 2 * agents) << "some were lost";
-  for (std::size_t rank = 0; rank < agents; ++rank)
-    EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt);
+  for (std::size_t rank = 0; rank < agents; ++rank) EXPECT_EQ(job[rank].core()->job_error(), std::nullopt);
 }
 
 TEST_P(FixedCollectives, DisjointSubsetsRunCollectivesConcurrently) {
@@ -169,7 +168,7 @@ TEST_P(FixedCollectives, ALostLeaderFailsTheCollectiveAndTheWorld) {
   job.end(1);
   expect_error(std::move(second), ErrorKind::peer_lost, "worker1");
   expect_error(std::move(third), ErrorKind::peer_lost, "worker1");
-  eventually("the world has failed", [&] { return job[2].core()->world_failure().has_value(); });
+  eventually("the world has failed", [&] { return job[2].core()->job_error().has_value(); });
 }
 
 TEST_P(FixedCollectives, AMemberThatCancelsAbortsTheCollectiveOfTheOthers) {
@@ -193,7 +192,7 @@ TEST_P(FixedCollectives, AMemberThatLeavesFailsTheCollectiveOfTheOthers) {
     return kind_of([&] { return got(rpc::Job(job[1]).barrier({.name = "later"})), 0; }) ==
            ErrorKind::shut_down;
   });
-  EXPECT_EQ(job[1].core()->world_failure(), std::nullopt);
+  EXPECT_EQ(job[1].core()->job_error(), std::nullopt);
 }
 
 TEST_P(FixedCollectives, TypesMustAgree) {
@@ -262,7 +261,7 @@ TEST_P(OpenCollectives, AMemberThatDiesAfterItsCallFailsTheOthers) {
   job.end("carl");
   expect_error(std::move(anna), ErrorKind::peer_lost, "'carl' was lost");
   EXPECT_TRUE(error_of([&] { return got(std::move(carl)), 0; }));
-  EXPECT_EQ(job["anna"].core()->world_failure(), std::nullopt);
+  EXPECT_EQ(job["anna"].core()->job_error(), std::nullopt);
 }
 
 TEST_P(OpenCollectives, TheDeathOfTheLeaderFailsTheOthers) {

@@ -35,7 +35,7 @@ TEST(ElasticWorldInVirtualTime, WaitsFailAfterTheLeaseIfTheStoreIsLost) {
     EXPECT_EQ(kind_of([&] { world.got(std::move(event)); }), rpc::ErrorKind::unavailable);
     EXPECT_GE(world.now() - begin, 20s) << "the lease stands until then";
     EXPECT_LE(world.now() - begin, 40s);
-    EXPECT_EQ(anna.core()->world_failure(), std::nullopt) << "calls to others go on";
+    EXPECT_EQ(anna.core()->job_error(), std::nullopt) << "calls to others go on";
   }
 }
 

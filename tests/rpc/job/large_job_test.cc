@@ -275,7 +275,7 @@ TEST_F(LargeJob, OfFixedSizeFailsOnAllMembersWithTheNameOfTheLostOne) {
   for (auto& [rank, barrier] : barriers)
     test::expect_error(std::move(barrier), ErrorKind::peer_lost, name_of(lost) + " was lost", name_of(rank));
   for (std::size_t rank = 0; rank < lost; ++rank)
-    eventually("the world has failed", [&] { return agent(rank).core()->world_failure().has_value(); });
+    eventually("the world has failed", [&] { return agent(rank).core()->job_error().has_value(); });
   told("all have heard of a death");
 }
 

@@ -207,7 +207,7 @@ TEST(EtcdJob, EveryMemberOfAFixedWorldLearnsTheLostMember) {
   job.worker(1).await_calls(1);
   job.end(2);
   expect_error(std::move(to_survivor), rpc::ErrorKind::peer_lost, "worker2 was lost");
-  eventually("worker1 knows it too", [&] { return job[1].core()->world_failure().has_value(); });
+  eventually("worker1 knows it too", [&] { return job[1].core()->job_error().has_value(); });
 }
 
 }  // namespace weft::test

@@ -94,7 +94,7 @@ TEST_P(MembershipTest, AMemberThatLeavesIsNotLost) {
     job.end(rank);
   }
   server.join();
-  EXPECT_EQ(job[0].core()->world_failure(), std::nullopt);
+  EXPECT_EQ(job[0].core()->job_error(), std::nullopt);
   if (!job.store().with_host) {
     EXPECT_FALSE(std::filesystem::exists(job.store().path));
   }
@@ -109,8 +109,7 @@ TEST_P(MembershipTest, MembersThatOnlyServeDoNotWaitForEachOther) {
     servers.emplace_back([&, rank] { rpc::Job(job[rank]).serve_until_shutdown(); });
   job[3].leave().get();
   for (auto& server : servers) server.join();
-  for (std::size_t rank = 0; rank < 4; ++rank)
-    EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt) << rank;
+  for (std::size_t rank = 0; rank < 4; ++rank) EXPECT_EQ(job[rank].core()->job_error(), std::nullopt) << rank;
 }
 
 TEST_P(MembershipTest, TheWaitForTheOthersAtShutdownTimesOut) {
@@ -212,9 +211,9 @@ TEST_P(MembershipTest, AMemberThatIsSilentForItsLeaseIsLost) {
   job.worker(1).await_calls(1);
   test::HeldLoop held(job[2]);  // its connections stay open
   expect_error(std::move(to_survivor), ErrorKind::peer_lost, "worker2 was lost: its lease has expired");
-  test::eventually("worker1 knows it too", [&] { return job[1].core()->world_failure().has_value(); });
+  test::eventually("worker1 knows it too", [&] { return job[1].core()->job_error().has_value(); });
   held.release();
-  test::eventually("and so does who was lost", [&] { return job[2].core()->world_failure().has_value(); });
+  test::eventually("and so does who was lost", [&] { return job[2].core()->job_error().has_value(); });
 }
 
 TEST_P(MembershipTest, ATaskFailsWithTheWorld) {
@@ -287,7 +286,7 @@ TEST_P(MembershipTest, ACancelledShutdownIsRevoked) {
     (void)error_of([&] { return end.get(), 0; });
   }
   membership->leave().get();
-  EXPECT_EQ(core->world_failure(), std::nullopt);
+  EXPECT_EQ(core->job_error(), std::nullopt);
   membership->shut_down();
   core->shut_down();
 }
@@ -331,7 +330,7 @@ TEST_P(MembershipTest, NoMemberJoinsAFixedWorldTwice) {
   expect_error(rpc::Job(*again).wait_for(3), ErrorKind::already_exists, "has left");
   again.reset();
   job[2].peer("worker0").call<&Worker::who>().get();
-  for (const std::size_t rank : {0, 2}) EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt);
+  for (const std::size_t rank : {0, 2}) EXPECT_EQ(job[rank].core()->job_error(), std::nullopt);
 }
 
 TEST_P(MembershipTest, MembersMayHaveOtherNames) {
@@ -359,7 +358,7 @@ TEST_P(MembershipTest, FixedAndElasticMembersAreNotMixed) {
                  "this job is a fixed world (2), and 'visitor' tried to join a fixed world (5)");
     EXPECT_EQ(job[0].peer("worker1").call<&Worker::who>().get(), "worker1");  // no loss
     EXPECT_EQ(rpc::Job(job[0]).members().size(), 2U);
-    for (const std::size_t rank : {0, 1}) EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt);
+    for (const std::size_t rank : {0, 1}) EXPECT_EQ(job[rank].core()->job_error(), std::nullopt);
   }
   Job job(GetParam());
   rpc::Job(job.start(0)).wait_for(1).get();
@@ -401,7 +400,7 @@ TEST(Membership, TheEndOfANonMemberIsNotALoss) {
     EXPECT_EQ(stranger.connect(job[0].addresses().front()).call<&Worker::who>().get(), "worker0");
   }
   EXPECT_EQ(job[1].peer("worker0").call<&Worker::who>().get(), "worker0");
-  EXPECT_EQ(job[0].core()->world_failure(), std::nullopt);
+  EXPECT_EQ(job[0].core()->job_error(), std::nullopt);
 }
 
 TEST(Membership, AMemberThatDiesWhileJoiningIsLost) {
@@ -439,7 +438,7 @@ TEST(Membership, OnlyTheHostMayReportALoss) {
     promise.complete(Peer::decode<void>(std::move(reply), "lost"));
   });
   expect_error(std::move(future), ErrorKind::permission_denied, "'liar' is not the host of this job");
-  EXPECT_EQ(job[1].core()->world_failure(), std::nullopt);
+  EXPECT_EQ(job[1].core()->job_error(), std::nullopt);
 }
 
 // A member that does not answer delays the end of the job by a second. Another member that shuts down during
@@ -461,7 +460,7 @@ TEST(Membership, CallsOfTheHostNameTheFirstLossWhileItNotifiesTheOthers) {
   auto hanging = job[0].peer("worker1").call<&Worker::hang>();
   job.worker(1).await_calls(1);
   job.end(2);
-  eventually("worker1 has heard of it", [&] { return job[1].core()->world_failure().has_value(); });
+  eventually("worker1 has heard of it", [&] { return job[1].core()->job_error().has_value(); });
   job.end(1);
   expect_error(std::move(hanging), ErrorKind::peer_lost, "worker2 was lost");
 }
@@ -474,7 +473,7 @@ TEST(Membership, AMemberOfAFailedJobReportsTheCauseWhenItEnds) {
     const std::size_t other = 1 - first;
     auto hanging = rpc::Job(job[other]).peer(first).call<&Worker::hang>();
     job.worker(first).await_calls(1);
-    job[first].core()->fail_world(Error(ErrorKind::peer_lost, "worker2 was lost: for a test"));
+    job[first].core()->fail_job(Error(ErrorKind::peer_lost, "worker2 was lost: for a test"));
     job.end(first);
     expect_error(std::move(hanging), ErrorKind::peer_lost, "worker2 was lost: for a test");
   }
@@ -486,10 +485,10 @@ TEST(Membership, ALossThatANonMemberReportsIsIgnored) {
   {
     Agent liar(AgentOptions{.name = "liar"});
     liar.connect(job[1].addresses().front()).call<&Worker::who>().get();
-    liar.core()->fail_world(Error(ErrorKind::peer_lost, "worker0 was lost: for a test"));
+    liar.core()->fail_job(Error(ErrorKind::peer_lost, "worker0 was lost: for a test"));
   }
   eventually("its end is noticed", [&] { return job[1].core()->counts().connections == 1; });
-  EXPECT_EQ(job[1].core()->world_failure(), std::nullopt);
+  EXPECT_EQ(job[1].core()->job_error(), std::nullopt);
 }
 
 TEST(Membership, WhenTheHostLeavesFirstTheOthersGetAnError) {
@@ -520,7 +519,7 @@ TEST(Membership, WhenTheHostLeavesFirstTheOthersGetAnError) {
   job.end(0);
   EXPECT_EQ(peer.call<&Worker::who>().get(), "worker1");  // the job continues
   for (std::size_t rank = 1; rank < 4; ++rank) job[rank].leave().get();
-  for (std::size_t rank = 1; rank < 4; ++rank) EXPECT_EQ(job[rank].core()->world_failure(), std::nullopt);
+  for (std::size_t rank = 1; rank < 4; ++rank) EXPECT_EQ(job[rank].core()->job_error(), std::nullopt);
 }
 
 TEST(Membership, AWildcardIsPublishedAsTheAddressOfTheRouteToTheStore) {
