@@ -16,6 +16,8 @@
 #include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/endpoint/peer.h>
 
+#include <type_traits>
+
 namespace weft::rpc {
 
 class Agent;
@@ -28,6 +30,15 @@ using Layers = std::vector<Layer>;
 class WEFT_EXPORT Agent {
  public:
   explicit Agent(const AgentOptions& options, const Layers& layers = {});  // with its own loops
+  // Never called: the compiler chooses it for MemberOptions, whose rendezvous an agent would ignore.
+  template <class Options>
+  explicit Agent(const Options&,
+                 std::enable_if_t<!std::is_same_v<Options, AgentOptions> &&
+                                      std::is_convertible_v<const Options*, const AgentOptions*>,
+                                  const Layers&> = {}) {
+    static_assert(detail::never<Options>,
+                  "weft: an Agent of MemberOptions would have no job: construct a Job (rpc/job/job.h)");
+  }
   Agent(asio::io_context& context, const AgentOptions& options,
         const Layers& layers = {});                                         // on the program's loop
   Agent(Runtime runtime, AgentOptions options, const Layers& layers = {});  // on given loops

@@ -29,7 +29,8 @@ Layers with_job(Layers layers, const Rendezvous& rendezvous) {
 }  // namespace
 
 Job::Job(const MemberOptions& options, Layers layers)
-    : own_(std::make_unique<Agent>(options, with_job(std::move(layers), options.rendezvous))),
+    : own_(std::make_unique<Agent>(static_cast<const AgentOptions&>(options),
+                                   with_job(std::move(layers), options.rendezvous))),
       agent_(own_.get()),
       membership_(membership_of(*agent_)) {}
 

@@ -99,7 +99,7 @@ struct Worker {
 // An agent that is a member of a job, for tests that keep the agent and not an rpc::Job.
 inline std::unique_ptr<rpc::Agent> make_member(const rpc::MemberOptions& options, rpc::Layers layers = {}) {
   layers.push_back(rpc::Job::layer(options.rendezvous));
-  return std::make_unique<rpc::Agent>(options, layers);
+  return std::make_unique<rpc::Agent>(static_cast<const rpc::AgentOptions&>(options), layers);
 }
 
 class Job {
