@@ -129,6 +129,10 @@ class NoteHook final : public CallHook {
     record_.add(name_ + " leaving");
     return hold_leaving_ ? left_.future() : Future<void>::made(Result<void>{});
   }
+  Future<void> left() override {
+    record_.add(name_ + " left");
+    return hold_left_ ? membership_.future() : CallHook::left();
+  }
   void shut_down() override {
     record_.add(name_ + " shut down");
     if (at_shut_down) at_shut_down();
@@ -146,6 +150,8 @@ class NoteHook final : public CallHook {
   }
   void hold_leaving() { hold_leaving_ = true; }
   void let_leave() { left_.complete(Result<void>{}); }
+  void hold_left() { hold_left_ = true; }
+  void fail_left() { membership_.fail(Error(ErrorKind::unavailable, "the store is gone")); }
 
   std::function<void()> at_shut_down;  // assigned before the agent shuts down
 
@@ -154,8 +160,8 @@ class NoteHook final : public CallHook {
   Record& record_;
   mutable std::mutex mutex_;  // guards waiting_
   Callback waiting_;
-  bool hold_leaving_ = false;
-  Promise<void> left_;
+  bool hold_leaving_ = false, hold_left_ = false;
+  Promise<void> left_, membership_;
 };
 
 class Desk {
@@ -328,6 +334,18 @@ TEST_F(HooksTest, LeaveFromTheHighestToTheLowestBeforeTheAgentLeaves) {
   const auto lines = record.lines();
   const auto high = std::find(lines.begin(), lines.end(), "high shut down");
   EXPECT_NE(std::find(high, lines.end(), "low shut down"), lines.end());
+}
+
+TEST_F(HooksTest, EndMembershipsAfterTheLayersLeaveAndBeforeTheAgentDrains) {
+  hooks[0]->hold_left();
+  auto left = cluster["b"].leave();
+  eventually("the memberships end", [&] { return record.has("high left"); });
+  EXPECT_EQ(record.lines(), (Lines{"high leaving", "low leaving", "low left", "high left"}));
+  EXPECT_EQ(got(to_b->call<&Desk::note>()), "none") << "the agent does not drain yet";
+  EXPECT_FALSE(left.ready());
+  hooks[0]->fail_left();
+  EXPECT_EQ(kind_of([&] { got(std::move(left)); }), ErrorKind::unavailable);
+  EXPECT_EQ(kind_of([&] { got(to_b->call<&Desk::note>()); }), ErrorKind::shut_down) << "it has drained";
 }
 
 TEST_F(HooksTest, ErrorsOfAnAgentThatShutsDownDoNotHideItsLoss) {
