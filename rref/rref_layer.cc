@@ -73,7 +73,7 @@ std::exception_ptr RRefLayer::fault(protocol::Fault fault, const std::string& te
           lost(rpc::ErrorKind::failed_precondition, owner, id, "its creation failed: " + text));
     case Fault::owner_lost:
       // An owner that ends because its job has failed is not the cause.
-      if (const auto world = core_->job_error()) return std::make_exception_ptr(*world);
+      if (const auto job = core_->job_error()) return std::make_exception_ptr(*job);
       return std::make_exception_ptr(
           lost(rpc::ErrorKind::owner_lost, owner, id, text.empty() ? "its owner is gone" : text));
     case Fault::lease_lost:
@@ -127,7 +127,7 @@ ReferencePtr RRefLayer::create(const rpc::AgentId& owner, std::string type, std:
   } else {
     const auto made =
         act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) { return used_.create(owner, out); });
-    if (const auto world = made ? std::nullopt : core_->job_error()) throw *world;
+    if (const auto job = made ? std::nullopt : core_->job_error()) throw *job;
     if (!made)
       throw rpc::Error(rpc::ErrorKind::owner_lost, to_string(owner) + " is gone", rpc::Execution::not_sent);
     handover = *made;

@@ -143,7 +143,7 @@ class WEFT_EXPORT GroupCore final : public BackendOwner, public std::enable_shar
   // Call it when an agent is gone. If it is a member, the group fails with peer_lost. If the reason is
   // shut_down, the member has left, and the group fails only if the member is still needed.
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason);
-  // Call it when the job's world has failed. A rank that waits for another rank in shared memory sends no
+  // Call it when the job has failed. A rank that waits for another rank in shared memory sends no
   // messages to that rank, and would not detect its loss.
   void job_failed(const rpc::Error& error);
   // This member leaves: running collectives fail here and on the other members. The other members are

@@ -60,7 +60,7 @@ class WEFT_EXPORT CallHost {
            std::chrono::nanoseconds timeout);
   ~CallHost() = default;
   bool end() { return !ended_.exchange(true); }                // false: the agent had ended before
-  bool set_job_ended() { return !job_ended_.exchange(true); }  // false: the world had ended before
+  bool set_job_ended() { return !job_ended_.exchange(true); }  // false: the job had ended before
 
  private:
   const AgentId id_;

@@ -8,7 +8,7 @@
 namespace weft::rpc {
 void Link::send(const std::shared_ptr<PendingCall>& call) {
   if (call->finished()) return;
-  // Also checked here, because the call may have been in transit from its route's loop when the world failed.
+  // Also checked here, because the call may have been in transit from its route's loop when the job failed.
   if (core_->job_ended()) {
     call->fail(*core_->job_error());
     return;
