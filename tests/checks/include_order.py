@@ -6,7 +6,7 @@ This table is the architecture. What else is checked:
     parallel/partition/, parallel/planner/, parallel/elastic/plan/;
   - a folder `internal` holds the implementation of the folder that it is in, and counts as a part of it. It is not installed, so no header
     outside such folders includes its headers;
-  - spdlog, prometheus-cpp and civetweb stay inside rpc/observe;
+  - spdlog, prometheus-cpp and civetweb stay inside rpc/observe, and libcurl and nlohmann-json out of the folders of weft::rpc;
   - generated Cap'n Proto headers are included by sources and by headers in an `internal` folder only, because they refuse
     every other version of the library;
   - OpenSSL's headers likewise, so that a program that includes weft need not compile them;
@@ -80,6 +80,7 @@ WITHOUT_TORCH = [*RPC, *JOB, "rpc/testing", "rpc/observe", "rref", "rref/protoco
                  "parallel/partition", "parallel/planner", "parallel/elastic/plan"]
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 OPENSSL = re.compile(r"openssl/")
+JOB_ALONE = re.compile(r"(curl|nlohmann)/")
 OBSERVE = re.compile(r"(spdlog/|prometheus/|civetweb\.h|CivetServer\.h)")
 DEFINITION = re.compile(r"^(?:class|struct) (?:WEFT_EXPORT )?(?:\[\[nodiscard\]\] )?(\w+)(?: final)?\b[^;{]*\{", re.MULTILINE)
 DECLARATION = re.compile(r"^(?:class|struct) (\w+);", re.MULTILINE)
@@ -111,6 +112,8 @@ def problems_of(path, text):
             continue
         if TORCH.match(name) and layer in WITHOUT_TORCH:
             yield where + f"{layer}/ builds without LibTorch and cannot include {name}"
+        if JOB_ALONE.match(name) and layer in RPC:
+            yield where + f"weft::rpc needs Asio, Cap'n Proto and OpenSSL alone, and cannot include {name}"
         if OBSERVE.match(name) and layer != "rpc/observe":
             yield where + f"{name} belongs into rpc/observe/"
         if OPENSSL.match(name) and path.endswith(".h") and "internal" not in path.split("/"):

@@ -117,6 +117,16 @@ endforeach()
 """
 
 
+RPC_ALONE = """
+cmake_minimum_required(VERSION 3.25)
+project(rpc_alone LANGUAGES CXX)
+find_package(weft REQUIRED COMPONENTS rpc)
+add_executable(rpc_alone main.cc)
+target_include_directories(rpc_alone BEFORE PRIVATE missing)
+target_link_libraries(rpc_alone PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,weft::rpc>")
+"""
+
+
 class InstalledTree(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -127,9 +137,15 @@ class InstalledTree(unittest.TestCase):
         cls.layers = sorted(built & set(re.findall(r"weft_layer\((\w+) ", (CMAKE_FOLDER.parent / "CMakeLists.txt").read_text())))
         # Links take no space. Shared libraries are copied, because CMake changes the paths in what it has installed.
         links = {} if any(BUILD.glob("libweft_*.so")) else {"CMAKE_INSTALL_MODE": "ABS_SYMLINK"}
-        for layer in cls.layers:
-            subprocess.run([CMAKE, "--install", BUILD, "--prefix", cls.root / "prefix", "--component", layer], check=True,
+        for layer, prefix in [*((layer, "prefix") for layer in cls.layers), ("rpc", "rpc_alone/prefix")]:
+            subprocess.run([CMAKE, "--install", BUILD, "--prefix", cls.root / prefix, "--component", layer], check=True,
                            stdout=subprocess.DEVNULL, env={**os.environ, **links})
+
+    def build(self, source, *arguments):
+        for step in (["-G", "Ninja", "-S", source, "-B", source / "build", f"-DCMAKE_PREFIX_PATH={source / 'prefix'}",
+                      f"-DCMAKE_CXX_COMPILER={COMPILER}", *arguments], ["--build", source / "build"]):
+            ended = subprocess.run([CMAKE, *step], capture_output=True, text=True)
+            self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
 
     def test_installed_headers_include_only_installed_headers(self):
         include = self.root / "prefix/include"
@@ -147,10 +163,20 @@ class InstalledTree(unittest.TestCase):
 
     def test_every_component_is_found_and_links(self):
         (self.root / "CMakeLists.txt").write_text(USER.format(components=" ".join(self.layers), programs=" ".join(PROGRAMS)))
-        for step in (["-G", "Ninja", "-S", self.root, "-B", self.root / "build", f"-DCMAKE_PREFIX_PATH={self.root / 'prefix'}",
-                      f"-DCMAKE_CXX_COMPILER={COMPILER}", f"-DWEFT_LIBTORCH={LIBTORCH}"], ["--build", self.root / "build"]):
-            ended = subprocess.run([CMAKE, *step], capture_output=True, text=True)
-            self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+        self.build(self.root, f"-DWEFT_LIBTORCH={LIBTORCH}")
+
+    def test_rpc_needs_neither_curl_nor_json(self):
+        alone = self.root / "rpc_alone"
+        include = alone / "prefix/include"
+        (alone / "CMakeLists.txt").write_text(RPC_ALONE)
+        (alone / "main.cc").write_text("".join(f"#include <{header.relative_to(include)}>\n" for header in sorted(include.rglob("*.h"))) +
+                                       "int main() { weft::rpc::Agent agent{{.name = \"alone\"}}; }\n")
+        for header in ("curl/curl.h", "nlohmann/json.hpp"):
+            (alone / "missing" / header).parent.mkdir(parents=True)
+            (alone / "missing" / header).write_text("#error weft::rpc needs Asio, Cap'n Proto and OpenSSL alone\n")
+        # Every object of the library is linked, so that a symbol of another library is not found.
+        self.build(alone, "-DCMAKE_DISABLE_FIND_PACKAGE_CURL=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON")
+        subprocess.run([alone / "build/rpc_alone"], check=True)
 
 
 if __name__ == "__main__":
