@@ -255,10 +255,12 @@ TEST_P(StreamCallTest, AnEndlessWriterStopsAtTheWindow) {
     std::thread& thread;
   } const joining{items, thread};
   EXPECT_EQ(got(items.next()), 0);
-  constexpr int most = 1 + 8 + 2;  // the consumed item, the window and the channel
-  eventually("all that fits is written", [&] { return written >= most; });
+  // The window and the channel, and one item more if a pull left between the consumed item and the arrival of
+  // the others, which fill the window by more than half.
+  constexpr int least = 8 + 2, most = least + 1;
+  eventually("all that fits is written", [&] { return written >= least; });
   for (int i = 0; i < 20; ++i) got(server->call<&Market::sum>(numbers(1)));
-  EXPECT_EQ(written, most);
+  EXPECT_LE(written, most);
 }
 
 TEST_P(StreamCallTest, ADroppedReaderClosesTheSource) {
