@@ -39,15 +39,12 @@ struct WEFT_EXPORT BackwardService {
   void release(rpc::CallContext& call, PassId pass, std::string error);
   WorkerGraph graph(PassId pass);
 
-  using Service = rpc::Service<"weft.autograd", rpc::Method<"close", &BackwardService::close, rpc::resumable>,
-                               rpc::Method<"root", &BackwardService::root, rpc::resumable>,
-                               rpc::Method<"cancel", &BackwardService::cancel, rpc::resumable>,
-                               rpc::Method<"begin", &BackwardService::begin, rpc::resumable>,
-                               rpc::Method<"gradients", &BackwardService::gradients, rpc::resumable>,
-                               rpc::Method<"discover", &BackwardService::discover, rpc::resumable>,
-                               rpc::Method<"finish", &BackwardService::finish, rpc::resumable>,
-                               rpc::Method<"release", &BackwardService::release, rpc::resumable>,
-                               rpc::Method<"graph", &BackwardService::graph, rpc::resumable>>;
+  using Service = rpc::Service<
+      "weft.autograd", rpc::Method<"close", &BackwardService::close>,
+      rpc::Method<"root", &BackwardService::root>, rpc::Method<"cancel", &BackwardService::cancel>,
+      rpc::Method<"begin", &BackwardService::begin>, rpc::Method<"gradients", &BackwardService::gradients>,
+      rpc::Method<"discover", &BackwardService::discover>, rpc::Method<"finish", &BackwardService::finish>,
+      rpc::Method<"release", &BackwardService::release>, rpc::Method<"graph", &BackwardService::graph>>;
 
   // The layer whose passes the methods work on.
   std::shared_ptr<AutogradLayer> layer;

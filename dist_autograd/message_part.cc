@@ -69,7 +69,6 @@ MessagePart::~MessagePart() {
 }
 
 void MessagePart::write(rpc::OutgoingMessage& message) {
-  message.set_resumable();  // a message that is lost would end the pass
   recorder_ = std::make_shared<Recorder>();
   message.slots().put<tensor::TensorHook>(recorder_);
 }

@@ -39,7 +39,6 @@ std::shared_ptr<Carried> Carried::of(rpc::OutgoingMessage& message, const std::s
   if (auto carried = message.slots().share<Carried>()) return carried;
   auto carried = std::make_shared<Carried>(layer);
   carried->reply_ = message.is_reply();
-  message.set_resumable();  // otherwise the tables would have to settle the hand-overs of a lost message
   message.slots().put(carried);
   message.add_part(carried);
   return carried;

@@ -1,5 +1,6 @@
 #include <weft/rref/protocol_service.h>
 
+#include <weft/rpc/endpoint/sessions.h>
 #include <weft/rref/rref.h>
 
 #include <algorithm>
@@ -78,7 +79,8 @@ rpc::MethodEntry object_method(std::string_view name,
 // Whether the message to `to` can never arrive.
 bool RRefLayer::found_gone(const rpc::AgentId& to, const std::exception_ptr& error) {
   const auto gone = gone_with(error);
-  if (!gone || core_->expects(to)) return false;  // possibly only one of several connections was lost
+  if (!gone || core_->sessions().knows(to))
+    return false;  // possibly only one of several connections was lost
   peer_gone(to, *gone);
   return true;
 }
@@ -161,7 +163,7 @@ void RRefLayer::tell_taken_for_gone(const rpc::AgentId& to) {
         const auto self = weak.lock();
         // Without a connection the agent cannot be notified. connection_made() notifies it over the next
         // connection.
-        if (self == nullptr || answer.ok() || !self->core_->links().is_linked(to)) return;
+        if (self == nullptr || answer.ok() || !self->core_->sessions().is_connected(to)) return;
         self->later([weak, to] {
           if (const auto again = weak.lock()) again->tell_taken_for_gone(to);
         });
@@ -191,7 +193,7 @@ void RRefLayer::watch(const rpc::AgentId& agent, rpc::Clock::time_point timeout)
     } catch (const rpc::RemoteError&) {
       // The peer exists: it has replied, although with an error.
     } catch (const rpc::Error& error) {
-      if (self->core_->expects(agent))
+      if (self->core_->sessions().knows(agent))
         return;  // the end of another connection, or its absence, will be detected
       if (error.kind() == rpc::ErrorKind::peer_lost || self->now() >= timeout)
         return self->peer_gone(agent, error);

@@ -22,20 +22,13 @@ struct WEFT_EXPORT ProtocolService {
   void taken_for_gone(rpc::CallContext& call);
 
   using Service = rpc::Service<
-      "weft.rref",
-      rpc::Method<"fork_add", &ProtocolService::fork_add, rpc::idempotent, rpc::non_blocking, rpc::resumable>,
-      rpc::Method<"fork_deletes", &ProtocolService::fork_deletes, rpc::idempotent, rpc::non_blocking,
-                  rpc::resumable>,
-      rpc::Method<"fork_fence", &ProtocolService::fork_fence, rpc::idempotent, rpc::non_blocking,
-                  rpc::resumable>,
-      rpc::Method<"fork_probe", &ProtocolService::fork_probe, rpc::idempotent, rpc::non_blocking,
-                  rpc::resumable>,
-      rpc::Method<"child_settled", &ProtocolService::child_settled, rpc::idempotent, rpc::non_blocking,
-                  rpc::resumable>,
-      rpc::Method<"taken_for_gone", &ProtocolService::taken_for_gone, rpc::idempotent, rpc::non_blocking,
-                  rpc::resumable>,
-      rpc::Method<"creation_failed", &ProtocolService::creation_failed, rpc::idempotent, rpc::non_blocking,
-                  rpc::resumable>>;
+      "weft.rref", rpc::Method<"fork_add", &ProtocolService::fork_add, rpc::idempotent, rpc::non_blocking>,
+      rpc::Method<"fork_deletes", &ProtocolService::fork_deletes, rpc::idempotent, rpc::non_blocking>,
+      rpc::Method<"fork_fence", &ProtocolService::fork_fence, rpc::idempotent, rpc::non_blocking>,
+      rpc::Method<"fork_probe", &ProtocolService::fork_probe, rpc::idempotent, rpc::non_blocking>,
+      rpc::Method<"child_settled", &ProtocolService::child_settled, rpc::idempotent, rpc::non_blocking>,
+      rpc::Method<"taken_for_gone", &ProtocolService::taken_for_gone, rpc::idempotent, rpc::non_blocking>,
+      rpc::Method<"creation_failed", &ProtocolService::creation_failed, rpc::idempotent, rpc::non_blocking>>;
 
   // The layer whose tables answer the messages.
   std::shared_ptr<RRefLayer> layer;

@@ -133,10 +133,13 @@ class RRef {
   template <auto Target, class... Given>
   auto remote(Given&&... given) const;
   template <auto Target, class... Given>
-  void notify(Given&&... given) const {
-    call_raw<Target, void>(
-        true, [](auto&&, const std::string&) { return rpc::Result<void>{}; }, std::forward<Given>(given)...)
-        .then([](auto&&) {});
+  rpc::Notified notify(Given&&... given) const {
+    return rpc::Notified(call_raw<Target, void>(
+        true,
+        [](rpc::Result<rpc::PendingCall::Reply>&& reply, const std::string&) {
+          return reply.ok() ? rpc::Result<void>{} : rpc::Result<void>(reply.error());
+        },
+        std::forward<Given>(given)...));
   }
 
   // Copies the object to this agent. In a pass, the copy is differentiable.
@@ -265,7 +268,7 @@ RRef<Stored<Value>> keep_result(const rpc::Peer& peer, std::string_view method, 
 template <class T>
 struct ConstructorMethod {
   using Traits = typename rpc::detail::ConstructorOf<T>::Traits;
-  static constexpr bool is_idempotent = false, is_background = false, is_resumable = false;
+  static constexpr bool is_idempotent = false, is_background = false;
 };
 
 template <class T>
@@ -368,7 +371,7 @@ rpc::Future<Value> RRef<T>::start(std::string_view method, std::size_t arguments
   const rpc::Peer peer = owner_peer();
   rpc::OutgoingCall call = peer.make_call(method, arguments);
   peer.add_default_timeout(call);
-  call.notify = notify;
+  call.notify = call.acknowledged = notify;
   try {
     detail::target(reference_, call);
   } catch (const rpc::Error&) {

@@ -303,17 +303,6 @@ void RRefLayer::connection_made(const rpc::AgentId& peer) {
   tell_taken_for_gone(peer);
 }
 
-// References that were lent over this connection may not have arrived, even if another connection to the same
-// peer is alive. If there is a session, it sends them again.
-void RRefLayer::connection_gone(std::uint64_t, const rpc::AgentId& peer, const rpc::Error&) {
-  if (core_->sessions().find(peer) != nullptr) return;
-  act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) {
-    if (ended_ || owned_.is_dropped(peer)) return;
-    owned_.connection_ended(peer, out);
-    used_.connection_ended(peer, out);
-  });
-}
-
 void RRefLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   if (peer == self_) return;
   act([&](protocol::Actions& out) WEFT_REQUIRES(mutex_) {

@@ -90,7 +90,6 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Callback next) override;
   void replied(rpc::IncomingMessage& message, const rpc::AgentId& from) override;
   void connection_made(const rpc::AgentId& peer) override;
-  void connection_gone(std::uint64_t connection, const rpc::AgentId& peer, const rpc::Error& reason) override;
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
   // Completes when the owners know of all released references, or after a few seconds.
   rpc::Future<void> leaving() override;

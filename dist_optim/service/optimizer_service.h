@@ -99,8 +99,8 @@ struct WEFT_EXPORT OptimizerService {
   using Service = rpc::Service<
       "weft.optim", rpc::Method<"attach", &OptimizerService::attach>,
       rpc::Method<"detach", &OptimizerService::detach>, rpc::Method<"admit", &OptimizerService::admit>,
-      rpc::Method<"release", &OptimizerService::release, rpc::resumable>,
-      rpc::Method<"admit_everywhere", &OptimizerService::admit_everywhere, rpc::resumable>,
+      rpc::Method<"release", &OptimizerService::release>,
+      rpc::Method<"admit_everywhere", &OptimizerService::admit_everywhere>,
       rpc::Method<"set_mode", &OptimizerService::set_mode>, rpc::Method<"step", &OptimizerService::step>,
       rpc::Method<"prepare", &OptimizerService::prepare>, rpc::Method<"commit", &OptimizerService::commit>,
       rpc::Method<"abort", &OptimizerService::abort>,

@@ -40,16 +40,16 @@ struct WEFT_EXPORT GroupService {
   // addition, the last `latest` operations.
   std::vector<std::string> flight(rpc::CallContext& call, std::uint64_t latest);
 
-  using Service = rpc::Service<
-      "weft.collectives", rpc::Method<"data", &GroupService::data, rpc::non_blocking, rpc::resumable>,
-      rpc::Method<"message", &GroupService::message, rpc::non_blocking, rpc::resumable>,
-      rpc::Method<"lent_message", &GroupService::lent_message, rpc::non_blocking, rpc::resumable>,
-      rpc::Method<"give", &GroupService::give, rpc::non_blocking, rpc::resumable>,
-      rpc::Method<"disagree", &GroupService::disagree, rpc::non_blocking, rpc::resumable>,
-      rpc::Method<"failed", &GroupService::failed, rpc::non_blocking, rpc::resumable>,
-      rpc::Method<"left", &GroupService::left, rpc::non_blocking, rpc::resumable>,
-      rpc::Method<"standing", &GroupService::standing, rpc::non_blocking, rpc::resumable>,
-      rpc::Method<"flight", &GroupService::flight, rpc::idempotent, rpc::non_blocking>>;
+  using Service =
+      rpc::Service<"weft.collectives", rpc::Method<"data", &GroupService::data, rpc::non_blocking>,
+                   rpc::Method<"message", &GroupService::message, rpc::non_blocking>,
+                   rpc::Method<"lent_message", &GroupService::lent_message, rpc::non_blocking>,
+                   rpc::Method<"give", &GroupService::give, rpc::non_blocking>,
+                   rpc::Method<"disagree", &GroupService::disagree, rpc::non_blocking>,
+                   rpc::Method<"failed", &GroupService::failed, rpc::non_blocking>,
+                   rpc::Method<"left", &GroupService::left, rpc::non_blocking>,
+                   rpc::Method<"standing", &GroupService::standing, rpc::non_blocking>,
+                   rpc::Method<"flight", &GroupService::flight, rpc::idempotent, rpc::non_blocking>>;
 
   std::shared_ptr<CollectivesLayer> layer;  // has the groups
 };

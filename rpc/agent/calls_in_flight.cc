@@ -3,7 +3,6 @@
 #include <weft/rpc/core/log.h>
 #include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/agent_core.h>
-#include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/sessions.h>
 
 #include <algorithm>
@@ -72,21 +71,13 @@ class Collector {
     // and the destruction of a call changes the tables.
     for (const auto& route : core_->routes().all())
       if (route->loop().get() == &loop) note(std::deque(route->waiting()), made_connecting);
-    for (const auto& link : core_->links().all()) {
-      if (link->loop().get() != &loop) continue;
-      note(link->sent(), made_sent);
-      note(link->held(), made_held);
-      for (const auto& call : link->incoming())
+    for (const auto& session : core_->sessions().all()) {
+      if (!session->is_at(loop)) continue;
+      note(session->calls().in_flight(), made_sent);
+      note(session->calls().held(), session->is_connected() ? made_held : made_connecting);
+      for (const auto& call : session->served().all())
         if (call.get() != asking_ && !call->answered()) served.push_back(describe(*call, loop, now));
     }
-    // Resumable calls belong to no loop: the first loop reports them.
-    if (&loop == core_->loops().front().get())
-      for (const auto& session : core_->sessions().all()) {
-        note(session->sent(), made_sent);
-        note(session->waiting(), made_connecting);
-        for (const auto& call : session->orphans())
-          if (!call->answered()) served.push_back(describe(*call, loop, now));
-      }
     MutexLock lock(mutex_);
     calls_.made.insert(calls_.made.end(), made.begin(), made.end());
     calls_.served.insert(calls_.served.end(), served.begin(), served.end());

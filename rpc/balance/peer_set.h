@@ -296,6 +296,7 @@ class WEFT_EXPORT PeerSet {
                      const Peer& replica, std::optional<std::chrono::nanoseconds> connect_within) mutable {
       CallOptions now = options;
       now.wait_for_ready = false;  // another replica may be ready
+      now.fail_fast = true;
       if (!now.connect_within) now.connect_within = connect_within;
       if (deadline) now.timeout = *deadline - loop->now();
       if (!now.retry) now.retry = RetryPolicy{.attempts = 1};  // try another replica, not this one again

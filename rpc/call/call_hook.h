@@ -41,14 +41,9 @@ class WEFT_EXPORT CallHook {
   // Adds this layer's figures to its agent's stats (stats.h). Any thread; must not block.
   virtual void figures(LayerFigures& to) const { (void)to; }
 
-  // A connection to a peer was made. The peer may have other connections. Called on the loop of the
-  // connection, before any call over the connection is served.
+  // The peer is connected, for the first time or again. Called on the loop of the connection, before any call
+  // over the connection is served.
   virtual void connection_made(const AgentId& peer) { (void)peer; }
-  // A connection to a peer has closed, and messages in transit over it are lost. The peer may have other
-  // connections. connection: as IncomingCall::connection(). Any thread; must not block.
-  virtual void connection_gone(std::uint64_t connection, const AgentId& peer, const Error& reason) {
-    (void)connection, (void)peer, (void)reason;
-  }
   // This incarnation of a peer is gone. reason: shut_down if the peer has shut down, otherwise the failure.
   // Any thread; must not block.
   virtual void peer_gone(const AgentId& peer, const Error& reason) { (void)peer, (void)reason; }

@@ -30,6 +30,11 @@ struct WEFT_EXPORT CallOptions {
   // The maximum time that the call waits for a connection. After this time, the call fails with unavailable
   // and not_sent. nullopt: the call waits until its deadline.
   std::optional<std::chrono::nanoseconds> connect_within;
+  // true: if the connection is lost, the call fails at once with peer_lost, and is cancelled at the callee. A
+  // call that is made while there is no connection fails with unavailable and not_sent. false: the call waits
+  // for the next connection to the same incarnation, until its deadline, or until that incarnation is gone.
+  // nullopt: false. PeerSet sets it, because it has other replicas.
+  std::optional<bool> fail_fast;
 
   // Sets each option that `later` sets; the others keep their values.
   void merge(const CallOptions& later);

@@ -1,7 +1,7 @@
-// CallRoute: the path to one peer, which sends calls of this agent. Carrier: the connection over which a call
-// of a peer arrived, and which sends its reply.
+// CallRoute: the path to one peer, which sends calls of this agent. Carrier: the session in which a call of a
+// peer arrived, and which sends its reply.
 //
-// rpc/endpoint implements both (Route and Link), so that rpc/call depends on no connection. Thread-safety:
+// rpc/endpoint implements both (Route and Session), so that rpc/call depends on no connection. Thread-safety:
 // all functions may be called from any thread, unless stated otherwise.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace weft::rpc {
 
 class PendingCall;
 
-// The connection that sent a call, or the session that keeps the call. It cancels the call at the callee.
+// The session that keeps a call. It cancels the call at the callee.
 class WEFT_EXPORT CancelTarget {
  public:
   virtual void cancel(std::uint64_t call_id) = 0;  // notifies the callee; no effect if the call is unknown
@@ -50,33 +50,22 @@ class WEFT_EXPORT CallRoute : public Destination {
 
 class WEFT_EXPORT Carrier : public CancelTarget {
  public:
-  // The loop and the number of the connection. Both are constant.
-  const std::shared_ptr<Loop>& loop() const { return loop_; }
-  std::uint64_t number() const { return number_; }  // unique among the agent's connections, ascending
-  // Whether the connection is open. It may end at any time.
-  virtual bool is_open() const = 0;
-  virtual bool in_session() const = 0;  // true: a later connection may send the replies
+  virtual bool is_over() const = 0;  // whether the peer is gone
   virtual void check_fits(
       const OutboundFrame& frame) const = 0;  // throws if the frame exceeds a limit of either side
   // `active` is destroyed when the reply has been written, or cannot be written any more.
   virtual void send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) = 0;
   virtual void send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall active) = 0;
-  // An incoming call has been destroyed. deadline: the timer of its deadline on the loop; 0: none.
+  // An incoming call has been destroyed.
   struct Gone {
     std::uint64_t id = 0, bytes = 0;
-    bool notification = false, upkeep = false, resumable = false;
-    Loop::TimerId deadline = 0;
+    bool notification = false, upkeep = false;
+    bool was_refused = false;  // no call was made of the request
   };
   virtual void call_ended(const Gone& gone) = 0;
 
  protected:
-  // number, loop: as number() and loop().
-  Carrier(std::uint64_t number, std::shared_ptr<Loop> loop) : number_(number), loop_(std::move(loop)) {}
   ~Carrier() = default;
-
- private:
-  const std::uint64_t number_;
-  const std::shared_ptr<Loop> loop_;
 };
 
 }  // namespace weft::rpc

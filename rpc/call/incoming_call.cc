@@ -35,47 +35,41 @@ FailureInfo describe(const CallHost& host, const std::exception_ptr& error) {
 }  // namespace
 
 IncomingCall::IncomingCall(std::shared_ptr<CallHost> host, std::shared_ptr<Carrier> carrier,
-                           std::shared_ptr<const MethodEntry> method,
+                           std::shared_ptr<Loop> loop, std::shared_ptr<const MethodEntry> method,
                            std::shared_ptr<IncomingMessage> message, std::shared_ptr<const Caller> caller,
                            std::optional<Clock::time_point> deadline, std::uint16_t attempt,
                            ActiveCall active)
     : active_(std::move(active)),
       host_(std::move(host)),
       carrier_(std::move(carrier)),
+      loop_(std::move(loop)),
       method_(std::move(method)),
       message_(std::move(message)),
       caller_(std::move(caller)),
       deadline_(deadline),
-      accepted_(host_->call_time(*carrier_->loop())),
+      accepted_(host_->call_time(*loop_)),
       attempt_(attempt),
       object_(method_->object) {
   if (method_->counters != nullptr) AgentCounters::count(method_->counters->accepted);
-  executor_ = method_->non_blocking ? static_cast<Executor*>(carrier_->loop().get()) : &host_->handlers();
+  executor_ = method_->non_blocking ? static_cast<Executor*>(loop_.get()) : &host_->handlers();
 }
 
 IncomingCall::~IncomingCall() {
   if (!answered_) fail(Error(ErrorKind::internal, "the handler dropped the call without a reply"));
-  carrier_->call_ended({.id = id(),
-                        .bytes = message_->bytes(),
-                        .notification = is_notification(),
-                        .upkeep = method_->upkeep,
-                        .resumable = is_resumable(),
-                        .deadline = deadline_timer_});
+  carrier_->call_ended(
+      {.id = id(), .bytes = message_->bytes(), .notification = is_notification(), .upkeep = method_->upkeep});
+  if (deadline_timer_ != 0) loop_->dispatch([loop = loop_, timer = deadline_timer_] { loop->cancel(timer); });
   if (passed_ != nullptr) passed_->leave();
   slots() = Slots();  // destroys the slots before active_
 }
 
-asio::execution_context& IncomingCall::asio_context() const { return carrier_->loop()->context(); }
+asio::execution_context& IncomingCall::asio_context() const { return loop_->context(); }
 
 std::uint64_t IncomingCall::id() const { return message_->prefix().call_id; }
 
-std::uint64_t IncomingCall::connection() const { return carrier_->number(); }
-
-bool IncomingCall::connected() const { return carrier_->is_open(); }
-
 std::shared_ptr<Executor> IncomingCall::share_executor() const {
   if (kept_executor_ != nullptr) return kept_executor_;
-  if (executor_ == carrier_->loop().get()) return carrier_->loop();
+  if (executor_ == loop_.get()) return loop_;
   return {host_, executor_};
 }
 
@@ -88,7 +82,7 @@ std::optional<std::string> IncomingCall::metadata(const std::string& key) {
 }
 
 bool IncomingCall::cancelled() const {
-  if (deadline_ && carrier_->loop()->now() >= *deadline_) return true;
+  if (deadline_ && loop_->now() >= *deadline_) return true;
   return was_cancelled();
 }
 
@@ -97,12 +91,12 @@ void IncomingCall::first_cancel_job() {
 }
 
 void IncomingCall::cancel_job_threw(const std::exception_ptr& exception) noexcept {
-  carrier_->loop()->exceptions()->take("a callback of on_cancel()", exception);
+  loop_->exceptions()->take("a callback of on_cancel()", exception);
 }
 
 // The caller also cancels the call at the deadline, but its message may not arrive.
 void IncomingCall::watch_deadline() {
-  const std::shared_ptr<Loop> loop = carrier_->loop();
+  const std::shared_ptr<Loop> loop = loop_;
   if (!loop->running_here()) return loop->post([self = share()] { self->watch_deadline(); });
   deadline_timer_ = loop->schedule(*deadline_, [weak = weak_from_this()] {
     const auto call = std::static_pointer_cast<IncomingCall>(weak.lock());
@@ -111,6 +105,11 @@ void IncomingCall::watch_deadline() {
     call->deadline_struck_ = true;
     call->cancel();
   });
+}
+
+void IncomingCall::set_loop(const std::shared_ptr<Loop>& loop) {
+  if (executor_ == loop_.get()) executor_ = loop.get();
+  loop_ = loop;
 }
 
 void IncomingCall::set_executor(std::shared_ptr<Executor> executor) {
@@ -143,15 +142,15 @@ void IncomingCall::admitted(std::shared_ptr<MethodGate> gate) {
   passed_ = std::move(gate);
   at_gate_ = false;
   queue_ = executor_;
-  if (executor_ == carrier_->loop().get() && carrier_->loop()->running_here()) return begin();
+  if (executor_ == loop_.get() && loop_->running_here()) return begin();
   executor_->post([self = share()] { self->begin(); });
 }
 
 void IncomingCall::begin() {
   if (cancelled())
-    return fail(Error(deadline_ && carrier_->loop()->now() >= *deadline_ ? ErrorKind::deadline_exceeded
-                                                                         : ErrorKind::cancelled,
-                      "the call ended before its handler ran"));
+    return fail(
+        Error(deadline_ && loop_->now() >= *deadline_ ? ErrorKind::deadline_exceeded : ErrorKind::cancelled,
+              "the call ended before its handler ran"));
   if (host_->hooks().interceptors().empty()) return enter_queue();
   intercept(0);
 }
@@ -216,6 +215,9 @@ void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
     if (!answered_.exchange(true)) note_answer(nullptr);
     return;
   }
+  // The caller's deadline has passed before. A handler may have returned because of that.
+  if (deadline_ && loop_->now() >= *deadline_)
+    return fail(Error(ErrorKind::deadline_exceeded, "the deadline passed before the reply"));
   OutboundFrame frame;
   try {
     auto message = OutgoingMessage::reply();
@@ -226,8 +228,7 @@ void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
     encode(message->result());
     for (auto& part : message->take_parts()) parts_.push_back(std::move(part));
     for (const auto& part : parts_) part->seal(*message);
-    const bool resumable = (is_resumable() || message->is_resumable()) && carrier_->in_session();
-    frame = message->seal_reply(id(), resumable ? frame_flags::resumable : 0);
+    frame = message->seal_reply(id());
     carrier_->check_fits(frame);
   } catch (...) {
     give_up_reply();
@@ -262,7 +263,7 @@ void IncomingCall::fail(std::exception_ptr error) {
   // connection.
   if (!host_->ended()) carrier_->send_failure(message_->prefix(), failure, std::move(active_));
   // The failure is sent to the caller first, because the sink may send answers over the same link.
-  if (sink_ != nullptr) carrier_->loop()->post([sink = sink_, error] { sink->failed(error); });
+  if (sink_ != nullptr) loop_->post([sink = sink_, error] { sink->failed(error); });
 }
 
 void IncomingCall::AllContexts::enter() {

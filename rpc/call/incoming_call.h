@@ -53,7 +53,8 @@ class WEFT_EXPORT ResultSink {
 
 class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
  public:
-  IncomingCall(std::shared_ptr<CallHost> host, std::shared_ptr<Carrier> carrier,
+  // loop: that of the connection over which the call has arrived.
+  IncomingCall(std::shared_ptr<CallHost> host, std::shared_ptr<Carrier> carrier, std::shared_ptr<Loop> loop,
                std::shared_ptr<const MethodEntry> method, std::shared_ptr<IncomingMessage> message,
                std::shared_ptr<const Caller> caller, std::optional<Clock::time_point> deadline,
                std::uint16_t attempt, ActiveCall active);
@@ -71,6 +72,10 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   const MethodEntry& entry() const { return *method_; }
   IncomingMessage& message() { return *message_; }
   std::shared_ptr<IncomingCall> share() { return std::static_pointer_cast<IncomingCall>(shared_from_this()); }
+
+  // For the session: the call has waited, and the session belongs to another loop now. Call it before the
+  // layers prepare the call.
+  void set_loop(const std::shared_ptr<Loop>& loop);
 
   // For layers, while they prepare the call.
   void set_object(std::shared_ptr<void> object) { object_ = std::move(object); }
@@ -94,8 +99,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   void* object() const { return object_.get(); }
   Executor& executor() const { return *executor_; }
   std::shared_ptr<Executor> share_executor() const;  // for work that continues after the call is answered
-  std::uint64_t connection() const;                  // Carrier::number() of its connection; any thread
-  bool connected() const;                            // whether its connection is open
+  bool caller_is_lost() const { return carrier_->is_over(); }  // any thread
   asio::execution_context& asio_context() const;
   // Call it when the handler has returned and the answer is pending.
   void release_object() { object_ = nullptr; }
@@ -113,9 +117,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
 
   // Whether the caller waits for no reply.
   bool is_notification() const { return (message_->prefix().flags & frame_flags::notify) != 0; }
-  // Whether the call outlives the loss of its connection (session.h).
-  bool is_resumable() const { return (message_->prefix().flags & frame_flags::resumable) != 0; }
-  // Called when the caller cancels the call, at its deadline, and at the end of its connection. Only the
+  // Called when the caller cancels the call, at its deadline, and when the caller is lost. Only the
   // first call has an effect.
   void cancel() { run_cancel_jobs(); }
   // The caller's id of the call: unique among the calls of the caller's incarnation.
@@ -159,6 +161,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   ActiveCall active_;  // destroyed last, because its destructor may complete drain()
   std::shared_ptr<CallHost> host_;
   std::shared_ptr<Carrier> carrier_;
+  std::shared_ptr<Loop> loop_;
   std::shared_ptr<const MethodEntry> method_;
   std::shared_ptr<IncomingMessage> message_;
   std::shared_ptr<const Caller> caller_;
@@ -181,7 +184,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   std::atomic<bool> returned_{false}, at_gate_{false};
   std::atomic<const Executor*> queue_{nullptr};
   std::atomic<bool> deadline_struck_{false};  // the call was cancelled because of its deadline
-  // Used on the link's loop; set when the first job waits for the cancellation.
+  // Used on the loop; set when the first job waits for the cancellation.
   Loop::TimerId deadline_timer_ = 0;
 };
 

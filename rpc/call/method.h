@@ -36,11 +36,6 @@ struct Background {};
 // it.
 inline constexpr Background background{};
 
-// A call outlives the loss of its connection: it is sent again over the next connection to the same
-// incarnation, and runs once. The call fails when that incarnation is gone (rpc/endpoint/session.h).
-struct Resumable {};
-inline constexpr Resumable resumable{};
-
 // Whether an argument of type Stand may be passed for a parameter of type T. RRefs specialize it.
 template <class Stand, class T>
 struct StandsFor : std::false_type {};
@@ -158,7 +153,6 @@ struct MethodOf {
       (std::same_as<std::remove_cv_t<decltype(Options)>, NonBlocking> || ...);
   static constexpr bool is_background =
       (std::same_as<std::remove_cv_t<decltype(Options)>, Background> || ...);
-  static constexpr bool is_resumable = (std::same_as<std::remove_cv_t<decltype(Options)>, Resumable> || ...);
 };
 
 template <class Type, FixedString Name, auto Target, auto... Options>

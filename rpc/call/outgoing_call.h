@@ -44,8 +44,9 @@ struct CallSettings {
   // credit, but never starts a connection.
   bool upkeep = false;
   bool background = false;  // the method has the option `background`
-  // The method has the option `resumable`, or the contents of the call require it.
-  bool resumable = false;
+  bool fail_fast = false;   // CallOptions::fail_fast
+  // The notification completes when the callee has accepted it. false: when it was sent.
+  bool acknowledged = false;
   std::optional<Clock::time_point> deadline;  // nullopt: none
   // The call fails if another incarnation of the peer is reached; null: any incarnation.
   std::shared_ptr<const AgentId> only;

@@ -1,48 +1,10 @@
 #include <weft/rpc/call/pending_call.h>
 
 #include <weft/rpc/call/call_host.h>
-#include <weft/rpc/codec/codec.h>
 
 #include <algorithm>
 
 namespace weft::rpc {
-OutgoingCall::OutgoingCall(std::string_view method, std::uint64_t id, std::size_t arguments)
-    : method_(method), id_(id), message_(OutgoingMessage::request(arguments)) {}
-
-OutgoingCall::~OutgoingCall() {
-  if (message_ == nullptr) return;  // the call was submitted
-  const auto given_up = [this] {
-    return std::make_exception_ptr(Error(
-        ErrorKind::aborted, method_ + ": the call was dropped before it was made", Execution::not_sent));
-  };
-  for (const auto& watch : watches_) watch->ended(given_up());
-  for (auto& part : message_->take_parts()) parts_.push_back(std::move(part));
-  if (parts_.empty()) return;
-  const auto error = given_up();
-  for (const auto& part : parts_) part->ended(error);
-}
-
-OutgoingCall::OutgoingCall(std::string_view method, std::uint64_t id,
-                           std::unique_ptr<OutgoingMessage> message)
-    : method_(method), id_(id), message_(std::move(message)) {}
-
-void OutgoingCall::set_metadata(std::string key, std::string value) {
-  metadata_.insert_or_assign(std::move(key), std::move(value));
-}
-
-void OutgoingCall::begin() {
-  message_->set_notification(notify);
-  for (const auto& part : parts_) part->write(*message_);
-}
-void OutgoingCall::end() {
-  for (auto& part : message_->take_parts()) parts_.push_back(std::move(part));
-  for (const auto& part : parts_) part->seal(*message_);
-  if (message_->bound()) only = message_->destination();
-  resumable = resumable || message_->is_resumable();
-  if (!metadata_.empty())
-    Codec<std::map<std::string, std::string>>::encode(message_->section(metadata_section, false), metadata_);
-}
-
 namespace {
 
 // Small values are not counted: the limit on the number of calls bounds them.
@@ -101,10 +63,37 @@ bool PendingCall::serve(const std::shared_ptr<PendingCall>& call, const CancelSo
   return true;
 }
 
-void PendingCall::set_timer(std::shared_ptr<Loop> loop, Loop::TimerId timer) {
-  if (timer_ != 0) timer_loop_->cancel(timer_);
-  timer_loop_ = std::move(loop);
-  timer_ = timer;
+void PendingCall::clear_timer() {
+  Loop::TimerId timer = timer_.load();
+  while (timer != 0 && timer != timer_over)
+    if (timer_.compare_exchange_weak(timer, 0))
+      return timer_loop_->dispatch([loop = timer_loop_, timer] { loop->cancel(timer); });
+}
+
+void PendingCall::watch_time(const std::shared_ptr<PendingCall>& call, const std::shared_ptr<Loop>& loop,
+                             bool connecting) {
+  call->clear_timer();
+  if (call->timer_.load() == timer_over) return;
+  std::optional<Clock::time_point> when = call->deadline();
+  bool late = true;
+  if (connecting && call->connect_within()) {
+    const auto timeout = later(loop->now(), *call->connect_within());
+    late = when && *when <= timeout;
+    if (!late) when = timeout;
+  }
+  if (!when) return;
+  const auto timer = loop->schedule(*when, [weak = std::weak_ptr(call), late] {
+    const auto over = weak.lock();
+    if (over == nullptr) return;
+    if (late) return over->give_up(ErrorKind::deadline_exceeded, "the deadline has passed");
+    over->give_up(ErrorKind::unavailable,
+                  "no connection within " +
+                      std::to_string(std::chrono::duration<double>(*over->connect_within()).count()) +
+                      " s (CallOptions::connect_within)");
+  });
+  call->timer_loop_ = loop;  // complete() reads it if it finds the timer
+  Loop::TimerId none = 0;
+  if (!call->timer_.compare_exchange_strong(none, timer)) loop->cancel(timer);  // the call has ended
 }
 
 std::optional<PendingCall::Sealed> PendingCall::take_frame(const std::shared_ptr<PendingCall>& self,
@@ -120,11 +109,9 @@ std::optional<PendingCall::Sealed> PendingCall::take_frame(const std::shared_ptr
   }
   for (auto& told : call_.message_->take_leaving()) told(departure.peer);
   auto borrowed = call_.message_->take_borrowed();
+  info.accepted = static_cast<std::uint32_t>(departure.accepted);
   std::uint16_t flags = call_.notify ? frame_flags::notify : 0;
-  if (departure.accepted) {
-    flags |= frame_flags::resumable;
-    info.accepted = static_cast<std::uint32_t>(*departure.accepted);
-  }
+  if (call_.notify && call_.acknowledged) flags |= frame_flags::acknowledge;
   Sealed sealed{call_.message_->seal_request(info, id_, flags), nullptr};
   call_.message_.reset();
   if (borrowed.empty()) return sealed;
@@ -136,7 +123,6 @@ std::optional<PendingCall::Sealed> PendingCall::take_frame(const std::shared_ptr
                   ": an argument changed before it was sent; pass rpc::Snapshot(tensor) or wait for the call",
               Execution::maybe_executed));
   });
-  sealed.frame.sent = [check = sealed.check] { (*check)(); };
   return sealed;
 }
 
@@ -166,13 +152,8 @@ bool PendingCall::lose_sent(ErrorKind kind, const std::string& reason) {
 }
 
 void PendingCall::complete(Result<Reply> result) {
-  if (timer_ != 0) {
-    if (timer_loop_->running_here()) {
-      timer_loop_->cancel(timer_);
-    } else {
-      timer_loop_->post([loop = timer_loop_, timer = timer_] { loop->cancel(timer); });
-    }
-  }
+  if (const auto timer = timer_.exchange(timer_over); timer != 0)
+    timer_loop_->dispatch([loop = timer_loop_, timer] { loop->cancel(timer); });
   std::exception_ptr error = result.ok() ? nullptr : result.error();
   if (error == nullptr && result.value() != nullptr) {
     try {

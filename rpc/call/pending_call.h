@@ -1,7 +1,7 @@
 // PendingCall: a call that was made and has not ended yet. CallbackCall passes its result to a callback,
 // TypedCall to a future.
 //
-// The queue of its route, its connection and its timer own the call together. The first of them to finish the
+// The queue of its route, its session and its timer own the call together. The first of them to finish the
 // call decides its result; later ones have no effect. If all owners release the call without a result, it
 // fails with shut_down. Thread-safety: as stated for each function.
 #pragma once
@@ -25,7 +25,7 @@ struct AnsweredMethod {
 
 class WEFT_EXPORT PendingCall {
  public:
-  // Null for a notification, which completes when it has been sent.
+  // Null for a notification, which completes when it was sent or accepted (CallSettings::acknowledged).
   using Reply = std::shared_ptr<IncomingMessage>;
 
   virtual ~PendingCall();
@@ -43,7 +43,8 @@ class WEFT_EXPORT PendingCall {
   bool notify() const { return call_.notify; }
   bool upkeep() const { return call_.upkeep; }
   bool background() const { return call_.background; }
-  bool resumable() const { return call_.resumable; }
+  bool fail_fast() const { return call_.fail_fast; }
+  bool acknowledged() const { return call_.acknowledged; }
   const AgentId* only() const { return call_.only.get(); }
   const std::shared_ptr<CallRoute>& route() const { return route_; }
   std::optional<Clock::time_point> deadline() const { return call_.deadline; }
@@ -61,9 +62,12 @@ class WEFT_EXPORT PendingCall {
   // sent.
   static bool serve(const std::shared_ptr<PendingCall>& call, const CancelSources& sources);
 
-  // Replaces the call's timer, which is cancelled when the call ends. Call it on the loop of both timers,
-  // before the call is passed to a link. timer: 0 means no timer.
-  void set_timer(std::shared_ptr<Loop> loop, Loop::TimerId timer);
+  // Sets the call's timer on this loop, the calling one: for the deadline, or, if the call is `connecting`
+  // (waits for a connection), for connect_within() if that is earlier. Replaces the timer before it, which
+  // must be on the same loop; clear_timer() removes it. The timer is cancelled when the call ends.
+  static void watch_time(const std::shared_ptr<PendingCall>& call, const std::shared_ptr<Loop>& loop,
+                         bool connecting);
+  void clear_timer();
 
   // The frame of a call.
   struct Sealed {
@@ -74,13 +78,12 @@ class WEFT_EXPORT PendingCall {
   };
   // How the frame is sent.
   struct Departure {
-    std::weak_ptr<CancelTarget> sent_by;  // the connection, or the session that keeps the frame
+    std::weak_ptr<CancelTarget> sent_by;  // the session that keeps the frame
     const AgentId& peer;
-    // The number of frames that the session has accepted; nullopt: no session.
-    std::optional<std::uint64_t> accepted;
+    std::uint64_t accepted = 0;  // the number of frames that the session has accepted
   };
-  // Seals and returns the frame. Call it once, on the link's loop. From here on the callee may run the call.
-  // nullopt: the call has ended and is not sent. Throws the error if sealing fails.
+  // Seals and returns the frame. Call it once, on the session's loop. From here on the callee may run the
+  // call. nullopt: the call has ended and is not sent. Throws the error if sealing fails.
   std::optional<Sealed> take_frame(const std::shared_ptr<PendingCall>& self, const Loop& loop,
                                    const Departure& departure);
 
@@ -116,8 +119,9 @@ class WEFT_EXPORT PendingCall {
   const std::shared_ptr<CallRoute> route_;
   OutgoingCall call_;  // has its message until the call is sent or has ended
   const Clock::time_point made_;
+  static constexpr Loop::TimerId timer_over = ~Loop::TimerId{0};
   std::shared_ptr<Loop> timer_loop_;
-  Loop::TimerId timer_ = 0;
+  std::atomic<Loop::TimerId> timer_{0};  // timer_over once the call has ended
   std::weak_ptr<CancelTarget> sent_by_;  // constant once the call was sent
   std::atomic<Stage> stage_{
       Stage::waiting};  // one atomic change decides which thread ends the call, and whether it was sent

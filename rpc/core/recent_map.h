@@ -15,7 +15,7 @@ namespace weft::rpc {
 // The number of lost incarnations of peers that an agent remembers. An incarnation is remembered because it
 // may still run and return, for example after a stop of its process. So the number only has to exceed the
 // peers that an agent loses while such a process is stopped, and it bounds the memory to a few megabytes. A
-// session that this agent has forgotten is also detected by its counts (link_session.cc).
+// session that this agent has forgotten is also detected by its number (rpc/endpoint/session.h).
 inline constexpr std::size_t max_lost_remembered = std::size_t{1} << 16;
 
 template <class Key, class Value>

@@ -95,7 +95,7 @@ AgentCore::AgentCore(Runtime runtime, AgentOptions options)
           std::make_shared<Sessions>(options_, id(), runtime.id_seed, runtime.process,
                                      [this](const std::shared_ptr<Session>& session, const Error& reason) {
                                        if (const auto self = weak_from_this().lock())
-                                         self->end_session(session, reason);
+                                         self->end_session(session, reason, true);
                                      })),
       routes_(
           options_.name,
@@ -104,7 +104,7 @@ AgentCore::AgentCore(Runtime runtime, AgentOptions options)
                                            loop != nullptr ? std::move(loop) : pick_loop(), name,
                                            std::move(addresses));
           },
-          [this](const std::string& name) { return is_expected(name); }) {
+          [this](const std::string& name) { return sessions_->knows(name); }) {
   for (const auto& transport : runtime.transports) transports_[std::string(transport->scheme())] = transport;
   transports_[self_scheme] = std::make_shared<InProcess>();
   if (options_.in_process != nullptr) transports_["inproc"] = options_.in_process;
@@ -218,7 +218,6 @@ void AgentCore::fail_job(const Error& reason) {
   if (!set_job_ended()) return;
   const Error error = *job_error();
   log().write(LogLevel::error, error.what(), {{log_fields::kind, to_string(error.kind())}});
-  for (const auto& link : links_.all()) link->loop()->post([link, error] { link->fail_pending(error); });
   for (const auto& route : routes_.all()) route->loop()->post([route, error] { route->fail_waiting(error); });
   for (const auto& session : sessions_->all()) session->fail_calls(error);
   for (const auto& hook : hooks().all()) hook->job_failed(error);
@@ -256,29 +255,35 @@ void AgentCore::end_all() {
   // would otherwise report this shutdown as the cause.
   auto failure = job_error();
   if (failure && failure->kind() != ErrorKind::peer_lost) failure.reset();
+  const auto sessions = sessions_->all();
   const auto end_on = [&](Loop& loop) {
     for (const auto& link : links)
       if (link->loop().get() == &loop) failure ? link->expel(*failure) : link->end_incarnation(reason);
     for (const auto& route : routes)
       if (route->loop().get() == &loop) route->shut_down(reason);
+    for (const auto& session : sessions) session->end_on(loop, reason);
   };
-  for (const auto& loop : loops_) {
-    if (!loop->owns_thread()) {
-      // The loop of the program or of a simulation, which may not run any more.
-      end_on(*loop);
-      continue;
+  const auto end_on_all = [&] {
+    for (const auto& loop : loops_) {
+      if (!loop->owns_thread()) {
+        // The loop of the program or of a simulation, which may not run any more.
+        end_on(*loop);
+        continue;
+      }
+      detail::Latch done;
+      loop->post([&] {
+        end_on(*loop);
+        done.open();
+      });
+      done.wait();
     }
-    detail::Latch done;
-    loop->post([&] {
-      end_on(*loop);
-      done.open();
-    });
-    done.wait();
-  }
-  for (const auto& session : sessions_->close_all()) session->end(reason);
+  };
+  end_on_all();
   listeners.clear();
   // Handlers that waited for calls have received an error; queued jobs run to completion.
   if (own_handlers_ != nullptr) own_handlers_->join();
+  end_on_all();  // what handlers have left, and sessions that had moved to another loop meanwhile
+  sessions_->close_all();
   for (const auto& loop : loops_) loop->stop();
   accounts()->fail_drain(Error(ErrorKind::shut_down, "drain: the agent was shut down before it had drained"));
   // Layers and methods own the core, so this cycle must be broken. No thread of the agent runs any more. The

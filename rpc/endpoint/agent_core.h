@@ -1,8 +1,8 @@
 // AgentCore: the implementation of an agent, with its loops, transports, connections and routes to peers.
 // Layers use it; programs use Agent.
 //
-// AgentCore decides about changes of connections and peers, and applies each change to the tables of the
-// agent (LinkTable, RouteTable, Sessions, and the tables of CallHost). The objects of the agent share
+// AgentCore applies each change of connections and peers to the tables of the agent (LinkTable, RouteTable,
+// Sessions, and the tables of CallHost), and tells the layers. The objects of the agent share
 // ownership of AgentCore. shut_down() ends the agent; later calls of its functions have no effect.
 // Thread-safety: all functions may be called from any thread, unless stated otherwise.
 #pragma once
@@ -66,19 +66,22 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
 
   // Takes over a new connection. route: the route that dialled; null: the connection was accepted.
   void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
-  // The hello of a peer has arrived: counts one more ready link to it, and returns the session with it. null:
-  // the link has no session, or the session has ended. Throws as Sessions::open() does; then nothing changes.
-  std::shared_ptr<Session> admit(const AgentId& peer, const Protocol& protocol, const std::string& identity,
-                                 const ProcessId& process);
-  // Called on the link's loop when its handshake has succeeded, after admit().
-  void link_ready(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
-                  const HelloInfo& hello);
-  // Called on the link's loop when the link has ended. may_return: the peer may still exist and connect
-  // again.
+  // The hello of a peer has arrived over a connection on this loop: the session with the peer. Throws as
+  // Sessions::open() does.
+  std::shared_ptr<Session> session_with(const AgentId& peer, const std::shared_ptr<Loop>& loop,
+                                        const HelloInfo& hello, const Protocol& protocol,
+                                        const std::string& identity);
+  // Called on the link's loop when its handshake has succeeded, and when it has ended.
+  void link_ready(const std::shared_ptr<Link>& link, const std::shared_ptr<Session>& session,
+                  const std::shared_ptr<Route>& dialled, const HelloInfo& hello);
   void link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
-                  const Error& reason, bool may_return = false);
+                  const Error& reason);
+  // Called on the session's loop: it has a connection (false: it is about to end); it has none, and is kept
+  // (false: it is not); its peer is gone.
+  bool session_connected(const Session& session);
+  bool session_absent(const Session& session, const std::shared_ptr<Loop>& loop, const Error& reason);
+  void session_lost(const std::shared_ptr<Session>& session, const Error& reason);
 
-  bool expects(const AgentId& peer) const;  // whether the peer is connected, or absent (Sessions)
   // This incarnation of a peer is gone: its session ends, and the layers are notified.
   void lose(const AgentId& peer, const Error& reason);
   // The job has declared this incarnation dead; the process may still run. Its connections end with
@@ -98,8 +101,7 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   AgentCore(Runtime runtime, AgentOptions complete_options);
   void end_all();  // the part of shut_down() that runs once
   std::unique_ptr<Listener> listen_at(const Address& address);
-  void end_session(const std::shared_ptr<Session>& session, const Error& reason);
-  bool is_expected(const std::string& name) const;
+  void end_session(const std::shared_ptr<Session>& session, const Error& reason, bool is_gone);
 
   const AgentOptions options_;
   const std::vector<std::shared_ptr<Loop>> loops_;
@@ -114,9 +116,6 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   const std::shared_ptr<Sessions> sessions_;
   RouteTable routes_;
 
-  // Locked while the number of links to a peer and the peer's absence change together. Lock it after
-  // RouteTable's mutex.
-  mutable Mutex peers_mutex_;
   mutable Mutex mutex_;
   std::vector<std::unique_ptr<Listener>> listeners_ WEFT_GUARDED_BY(mutex_);
   // The listeners in shared memory for peers on this host, in addition to listeners_.

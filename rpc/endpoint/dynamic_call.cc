@@ -8,7 +8,7 @@ Future<DynamicReply> call_by_name(const Peer& peer, std::string_view method, std
   OutgoingCall call = peer.make_call(method, arguments);
   peer.add_default_timeout(call);
   call.signature = options.signature;
-  call.notify = options.notify;
+  call.notify = call.acknowledged = options.notify;
   call.begin();
   if (encode) encode(call.message());
   call.end();

@@ -23,7 +23,7 @@ struct WEFT_EXPORT DynamicReply {
 // Options of one call_by_name(), in addition to those of the peer.
 struct DynamicCallOptions {
   std::uint64_t signature = 0;  // name_hash() of the canonical text of the signature; 0: unknown
-  bool notify = false;          // the call has no reply, and completes when the request has been sent
+  bool notify = false;          // the call has no reply, and completes when the callee has accepted it
 };
 
 // Before call_by_name() returns, it calls `encode`, which must write every argument. Exceptions of `encode`

@@ -3,13 +3,11 @@
 
 #include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/endpoint/session.h>
 #include <weft/rpc/endpoint/sessions.h>
 #include <weft/rpc/transport/internal/socket_user.h>
 
 #include <unistd.h>
-
-#include <limits>
-#include <map>
 
 namespace weft::rpc {
 namespace {
@@ -18,38 +16,24 @@ constexpr std::string_view certified = "cert:";  // the prefix of an identity th
 constexpr auto agent_ended =
     ErrorKind::unavailable;  // the kind in the goodbye of an agent that ends; peer_lost: its job has failed
 
-template <class Number>
-Number said(Number limit) {
-  return limit != 0 ? limit : std::numeric_limits<Number>::max();
-}
-
-template <class Call>
-std::vector<Call> values_of(std::map<std::uint64_t, Call> by_id) {
-  std::vector<Call> calls;
-  calls.reserve(by_id.size());
-  for (auto& [id, call] : by_id) calls.push_back(std::move(call));
-  return calls;
-}
-
 }  // namespace
 
 Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_ptr<Connection> connection,
            std::shared_ptr<Route> route)
-    : Carrier(number, connection->loop()),
-      core_(std::move(core)),
+    : core_(std::move(core)),
+      number_(number),
+      loop_(connection->loop()),
       connection_(std::move(connection)),
       lanes_(std::make_shared<LinkLanes>(core_, connection_, route != nullptr)),
       route_(std::move(route)),
-      handshaking_(route_ == nullptr),
-      pending_(core_->sessions().id_seed()),
-      incoming_(pending_.seed()),
-      returns_(core_->options().limits.calls, core_->options().limits.in_flight) {}
+      is_dialled_(route_ != nullptr),
+      is_counted_(!is_dialled_) {}
 
 Link::~Link() = default;
 
 void Link::open() {
   const auto connection = connection_;  // keeps it alive until this function returns
-  if (route_ == nullptr && core_->draining()) {
+  if (!is_dialled_ && core_->draining()) {
     // A draining agent accepts no new peers. A call that waits for this connection fails with not_sent.
     connection->start(shared_from_this());
     connection->send(OutgoingMessage::goodbye(std::nullopt));
@@ -67,103 +51,143 @@ void Link::open() {
   hello.max_header = core_->options().limits.header;
   hello.max_body = core_->options().limits.message;
   hello.max_attachments = core_->options().limits.attachments;
+  hello.max_replies = Session::replies_in_flight(core_->options().limits);
   hello.lanes = lanes_->offered();
   hello.lane_key = lanes_->key();
   hello.process = core_->sessions().own_process();
   OutboundFrame frame = OutgoingMessage::hello(hello);
   frame.sent = while_alive(this, [](Link& self) {
     self.hello_left_ = true;
-    if (self.lane_ && !self.ended_) self.become_lane();
+    if (self.state_ == State::lane) self.become_lane();
   });
   connection->send(std::move(frame));
-  handshake_timer_ =
-      loop()->schedule(later(loop()->now(), core_->options().handshake_timeout), [self = shared_from_this()] {
-        self->handshake_timer_ = 0;
-        self->close(
-            Error(ErrorKind::deadline_exceeded,
-                  "the peer did not finish the handshake within " +
-                      std::to_string(
-                          std::chrono::duration<double>(self->core_->options().handshake_timeout).count()) +
-                      " s (AgentOptions::handshake_timeout)"));
-      });
+  await_handshake();
   connection->start(shared_from_this());
 }
 
+// A link that no session uses is one of several connections to the same peer. Its dialler closes it.
+void Link::await_handshake() {
+  const auto timeout = core_->options().handshake_timeout;
+  handshake_timer_ = loop()->schedule(later(loop()->now(), timeout), [self = shared_from_this(), timeout] {
+    self->handshake_timer_ = 0;
+    const std::string seconds = std::to_string(std::chrono::duration<double>(timeout).count());
+    self->close(self->is_ready_
+                    ? Error(ErrorKind::peer_lost, "the connection was not used within " + seconds + " s")
+                    : Error(ErrorKind::deadline_exceeded, "the peer did not finish the handshake within " +
+                                                              seconds +
+                                                              " s (AgentOptions::handshake_timeout)"));
+  });
+}
+
+// Before the session uses the link, the peer must not send frames of calls.
+bool Link::takes(const Prefix& frame) const {
+  if (state_ == State::spare)
+    throw Error(ErrorKind::protocol_error, "bad frame: a frame of kind " +
+                                               std::to_string(static_cast<int>(frame.kind)) +
+                                               " before its session uses this connection");
+  return state_ == State::in_use;
+}
+
 void Link::on_frame(InboundFrame&& frame) {
-  if (ended_) return;
-  std::unique_lock<std::mutex> turn;
-  if (const auto session = session_of(frame.prefix)) {
-    turn = session->turn();
-    if (!arrive(frame.prefix)) return count_repeated(std::move(frame));
+  if (state_ == State::ended) return;
+  if (is_ready_ && (frame.prefix.is_numbered() || frame.prefix.kind == FrameKind::received)) {
+    if (!early_.empty()) return void(early_.emplace_back(std::move(frame)));
+    if (!takes(frame.prefix)) return;
   }
+  deliver(std::move(frame));
+}
+
+// What has followed the `resume` arrives now, until the next one.
+void Link::decided() {
+  loop()->dispatch([self = shared_from_this()] {
+    auto& early = self->early_;
+    if (early.empty()) return;  // the link has ended
+    early.pop_front();
+    try {
+      while (!early.empty() && !std::holds_alternative<Resumed>(early.front())) {
+        Early next = std::move(early.front());
+        early.pop_front();
+        if (auto* frame = std::get_if<InboundFrame>(&next)) {
+          if (self->takes(frame->prefix)) self->deliver(std::move(*frame));
+        } else if (const auto& skipped = std::get<Prefix>(next); self->takes(skipped)) {
+          self->skip(skipped);
+        }
+      }
+    } catch (const Error& bad) {
+      self->close(bad);
+    } catch (const std::exception& other) {
+      self->close(Error(ErrorKind::internal, other.what()));
+    }
+  });
+}
+
+void Link::deliver(InboundFrame&& frame) {
+  if (is_ready_ && frame.prefix.is_numbered()) session_->arrived(frame.prefix);
   const auto charge = std::move(frame.charge);  // kept until the call has its own charge
   auto message = std::make_shared<IncomingMessage>(std::move(frame), core_->options().limits);
   AgentCounters::count(core_->counters().bytes_received, message->bytes());
+  if (!is_ready_) return on_first_frame(*message);
   const Prefix& prefix = message->prefix();
-  if (!ready_) {
-    if (lane_) throw Error(ErrorKind::protocol_error, "bad frame: more than a lane's first frame");
-    if (prefix.kind == FrameKind::goodbye) {
-      const auto reason = message->goodbye();
-      // Uses finish() and not close(), because the peer may have closed the connection after this frame.
-      return finish(reason ? Error(reason->kind(), std::string("the peer says: ") + reason->what())
-                           : Error(ErrorKind::shut_down, "the peer is shutting down"));
-    }
-    if (prefix.kind == FrameKind::lane && route_ == nullptr) {
-      lane_ = message->lane();
-      return become_lane();
-    }
-    if (prefix.kind != FrameKind::hello)
-      throw Error(ErrorKind::protocol_error, "bad frame: expected a Hello, found a frame of kind " +
-                                                 std::to_string(static_cast<int>(prefix.kind)));
-    return on_hello(*message);
-  }
   switch (prefix.kind) {
     case FrameKind::hello:
       throw Error(ErrorKind::protocol_error, "bad frame: a second Hello");
     case FrameKind::request:
-      return on_request(std::move(message), charge != nullptr);
     case FrameKind::reply:
-      return on_reply(std::move(message));
     case FrameKind::cancel:
-      return on_cancel(prefix.call_id, session_of(prefix) != nullptr);
+    case FrameKind::credit:
+      return session_->on_message(*this, std::move(message), charge != nullptr);
+    case FrameKind::received:
+      return session_->on_received(prefix.call_id);
+    case FrameKind::resume:
+      early_.emplace_back(Resumed{});
+      return session_->on_resume(shared_from_this(), message->resume());
     case FrameKind::goodbye:
-      if (const auto reason = message->goodbye()) {
-        end_is_proven_ = true;
-        if (reason->kind() == ErrorKind::peer_lost)  // the job of the peer has failed
-          for (const auto& hook : core_->hooks().all()) hook->peer_job_failed(peer_, *reason);
-        const ErrorKind kind = reason->kind() == agent_ended ? ErrorKind::peer_lost : reason->kind();
-        const std::string text = std::string("the peer says: ") + reason->what();
-        if (kind == ErrorKind::permission_denied || kind == ErrorKind::unsupported)
-          for (auto& [id, asked] :
-               pending_.take_all())  // the peer has refused the Hello: it reads no request
-            if (asked.call != nullptr)
-              asked.call->fail(
-                  Error(kind, peer_.name + ": " + asked.call->method() + ": " + text + " (was not sent)",
-                        Execution::not_sent));
-        return close(Error(kind, text));
-      }
-      peer_leaving_ = true;
-      return core_->log().write(LogLevel::debug, peer_.name + " is leaving",
-                                {{log_fields::peer, peer_.name}});
+      return on_goodbye(message->goodbye());
     case FrameKind::ping:
       spoken_ = true;
       return send_beat(FrameKind::pong, prefix.call_id);
     case FrameKind::pong:
       return;
-    case FrameKind::credit:
-      return on_credit(message->credit());
     case FrameKind::lane:
       return lanes_->on_frame(message->lane());
-    case FrameKind::received:
-      return on_received(prefix.call_id);
-    case FrameKind::resume:
-      expected_ = prefix.call_id;
-      return;
   }
 }
 
+void Link::on_first_frame(IncomingMessage& message) {
+  const Prefix& prefix = message.prefix();
+  if (lane_) throw Error(ErrorKind::protocol_error, "bad frame: more than a lane's first frame");
+  if (prefix.kind == FrameKind::goodbye) {
+    const auto reason = message.goodbye();
+    // Uses finish() and not close(), because the peer may have closed the connection after this frame.
+    return finish(reason ? Error(reason->kind(), std::string("the peer says: ") + reason->what())
+                         : Error(ErrorKind::shut_down, "the peer is shutting down"));
+  }
+  if (prefix.kind == FrameKind::lane && !is_dialled_) {
+    lane_ = message.lane();
+    state_ = State::lane;
+    return become_lane();
+  }
+  if (prefix.kind != FrameKind::hello)
+    throw Error(ErrorKind::protocol_error, "bad frame: expected a Hello, found a frame of kind " +
+                                               std::to_string(static_cast<int>(prefix.kind)));
+  on_hello(message);
+}
+
+void Link::on_goodbye(const std::optional<Error>& reason) {
+  if (!reason) {
+    session_->peer_leaves();
+    return core_->log().write(LogLevel::debug, peer_.name + " is leaving", {{log_fields::peer, peer_.name}});
+  }
+  end_is_proven_ = true;
+  if (reason->kind() == ErrorKind::peer_lost)  // the job of the peer has failed
+    for (const auto& hook : core_->hooks().all()) hook->peer_job_failed(peer_, *reason);
+  close(Error(reason->kind() == agent_ended ? ErrorKind::peer_lost : reason->kind(),
+              std::string("the peer says: ") + reason->what()));
+}
+
 void Link::on_hello(IncomingMessage& message) {
-  const HelloInfo hello = message.hello();
+  hello_ = message.hello();
+  const HelloInfo& hello = hello_;
   try {
     protocol_ = negotiate(own_protocol, core_->id().name, hello);
   } catch (const Error& reason) {
@@ -175,31 +199,39 @@ void Link::on_hello(IncomingMessage& message) {
   if (Address::looks_like(hello.name))
     throw Error(ErrorKind::protocol_error,
                 "bad frame: a Hello with the address '" + hello.name + "' as its name");
-  const std::string identity = connection_->identity();
+  identity_ = connection_->identity();
+  const std::string& identity = identity_;
   if (identity.starts_with(certified) && identity.substr(certified.size()) != hello.name)
     return refuse_peer(
         Error(ErrorKind::permission_denied, "the certificate is for '" + identity.substr(certified.size()) +
                                                 "', but the peer calls itself '" + hello.name + "'"));
   if (!check_user(hello.name, identity)) return;
-  if (route_ != nullptr && !Address::looks_like(route_->name()) && hello.name != route_->name())
+  if (is_dialled_ && !Address::looks_like(route_->name()) && hello.name != route_->name())
     return finish(Error(ErrorKind::unavailable,
                         "'" + hello.name + "' was found at the address of '" + route_->name() + "'"));
   const AgentId peer{hello.name, hello.incarnation};
   if (const auto gone = core_->links().forgotten(peer)) return expel(*gone);
-  if (!admit(peer, hello, identity)) return;
+  if (const auto own = core_->routes().find(core_->id().name);
+      is_dialled_ && peer == core_->id() && route_ != own) {
+    route_->lead_to(own);
+    return finish(Error(ErrorKind::peer_lost, "this agent itself listens there"));
+  }
+  try {
+    session_ = core_->session_with(peer, loop(), hello, protocol_, identity);
+  } catch (const Error& refused) {
+    return refuse_peer(refused);
+  }
+  // Other threads read these once the link is ready.
+  peer_ = peer;
   caller_ = std::make_shared<const Caller>(Caller{peer_, identity, connection_->describe()});
+  state_ = State::spare;
+  is_ready_ = true;
   end_handshake();
-  loop()->cancel(std::exchange(handshake_timer_, 0));
-  window_.grant(hello.max_calls, hello.max_bytes);
-  peer_limits_.header = said(hello.max_header);
-  peer_limits_.message = said(hello.max_body);
-  peer_limits_.attachments = said(hello.max_attachments);
-  ready_ = true;
   await_beat();
-  core_->link_ready(shared_from_this(), route_, hello);
-  if (ended_) return;
+  core_->link_ready(shared_from_this(), session_, route_, hello);
+  if (state_ == State::ended) return;
   lanes_->peer_known(identity);
-  if (route_ != nullptr)
+  if (is_dialled_)
     lanes_->dial(hello, route_->dialled(),
                  Address::looks_like(route_->name()) ? std::string() : route_->name());
 }
@@ -232,18 +264,6 @@ bool Link::check_user(const std::string& name, const std::string& identity) {
   return false;
 }
 
-// Other threads read peer_ and session_ once the link is ready, so both are set before.
-bool Link::admit(const AgentId& peer, const HelloInfo& hello, const std::string& identity) {
-  try {
-    session_ = core_->admit(peer, protocol_, identity, hello.process);
-  } catch (const Error& reason) {
-    refuse_peer(reason);
-    return false;
-  }
-  peer_ = peer;
-  return true;
-}
-
 // Called if the accepted connection is a lane of an existing connection.
 void Link::become_lane() {
   const auto whole = core_->links().with_lanes(lane_->key);
@@ -262,7 +282,7 @@ void Link::become_lane() {
           whole->close(bad);
         }
       });
-  ended_ = true;
+  state_ = State::ended;
   loop()->cancel(std::exchange(handshake_timer_, 0));
   end_handshake();
   core_->link_ended(shared_from_this(), nullptr, Error(ErrorKind::aborted, "it has become a lane"));
@@ -271,12 +291,62 @@ void Link::become_lane() {
 }
 
 void Link::end_handshake() {
-  if (std::exchange(handshaking_, false)) core_->links().handshake_over(shared_from_this());
+  if (std::exchange(is_counted_, false)) core_->links().handshake_over(shared_from_this());
 }
+
+// --- For its session ---
+
+void Link::use() {
+  if (state_ == State::ended) return;
+  state_ = State::in_use;
+  was_used_ = true;
+  if (handshake_timer_ != 0) loop()->cancel(std::exchange(handshake_timer_, 0));
+}
+
+void Link::retire() {
+  if (state_ == State::ended) return;
+  state_ = State::retired;
+  was_used_ = true;
+  if (handshake_timer_ == 0) await_handshake();
+}
+
+void Link::send(OutboundFrame&& frame) {
+  if (state_ == State::ended) return;
+  spoken_ = true;
+  connection_->send(std::move(frame));
+}
+
+void Link::send_soon(OutboundFrame&& frame) {
+  loop()->dispatch(
+      [self = shared_from_this(), frame = std::move(frame)]() mutable { self->send(std::move(frame)); });
+}
+
+void Link::close_soon(const Error& reason) {
+  loop()->dispatch([self = shared_from_this(), reason] { self->close(reason); });
+}
+
+void Link::join_new_session(const ResumeInfo& info) {
+  loop()->post([self = shared_from_this(), info] {
+    if (self->state_ == State::ended) return;
+    try {
+      self->session_ = self->core_->session_with(self->peer_, self->loop(), self->hello_, self->protocol_,
+                                                 self->identity_);
+    } catch (const Error& refused) {
+      return self->refuse_peer(refused);
+    }
+    self->state_ = State::spare;
+    self->core_->link_ready(self, self->session_, self->route_, self->hello_);
+    if (info.session == 0) return;
+    self->early_.emplace_back(Resumed{});
+    self->session_->on_resume(self, info);
+  });
+}
+
+// --- Heartbeats ---
 
 void Link::await_beat() {
   const auto interval = core_->options().heartbeat.interval;
-  if (interval.count() <= 0 || ended_) return;
+  if (interval.count() <= 0 || state_ == State::ended) return;
   beat_due_ = later(loop()->now(), interval);
   heartbeat_ = loop()->schedule(beat_due_, while_alive(this, &Link::beat));
 }
@@ -285,7 +355,7 @@ void Link::await_beat() {
 // one beat. One silent beat proves nothing: the other side may send nothing between two beats of this side.
 void Link::beat() {
   heartbeat_ = 0;
-  if (ended_) return;
+  if (state_ == State::ended) return;
   const Heartbeat& heartbeat = core_->options().heartbeat;
   if (const auto now = loop()->now(); now - beat_due_ > heartbeat.interval)
     core_->log().write_late_beat(now, now - beat_due_, heartbeat.interval);
@@ -298,7 +368,7 @@ void Link::beat() {
     return close(Error(ErrorKind::peer_lost,
                        "nothing was received from " + peer_.name + " for " + std::to_string(seconds) + " s"));
   }
-  if (unacknowledged_.frames != 0) acknowledge();
+  if (state_ == State::in_use) session_->acknowledge();
   if (!std::exchange(spoken_, false)) send_beat(FrameKind::ping, 0);
   await_beat();
 }
@@ -307,7 +377,7 @@ void Link::beat() {
 // kind is queued, so the queue does not grow if a peer sends pings and reads nothing.
 void Link::send_beat(FrameKind kind, std::uint64_t id) {
   bool& queued = kind == FrameKind::ping ? ping_queued_ : pong_queued_;
-  if (ended_ || std::exchange(queued, true)) return;
+  if (state_ == State::ended || std::exchange(queued, true)) return;
   OutboundFrame frame = OutgoingMessage::plain(kind, id);
   frame.sent = while_alive(this, [kind](Link& link) {
     (kind == FrameKind::ping ? link.ping_queued_ : link.pong_queued_) = false;
@@ -315,8 +385,10 @@ void Link::send_beat(FrameKind kind, std::uint64_t id) {
   hello_left_ ? connection_->send_ahead(std::move(frame)) : connection_->send(std::move(frame));
 }
 
+// --- Ends ---
+
 void Link::say_goodbye() {
-  if (!ended_ && ready_) connection_->send(OutgoingMessage::goodbye(std::nullopt));
+  if (state_ != State::ended && is_ready_) connection_->send(OutgoingMessage::goodbye(std::nullopt));
 }
 
 void Link::close(const Error& reason) {
@@ -324,108 +396,84 @@ void Link::close(const Error& reason) {
 }
 
 void Link::finish(const Error& reason) {
-  if (ended_) return;
+  if (state_ == State::ended) return;
   const auto connection = connection_;
   connection->finish(reason);
   on_closed(reason);
 }
 
 void Link::expel(const Error& reason) {
-  if (ended_) return;
+  if (state_ == State::ended) return;
   end_is_proven_ = true;
   connection_->send(OutgoingMessage::goodbye(reason));
   finish(Error(ErrorKind::peer_lost, reason.what()));
 }
 
 void Link::end_incarnation(const Error& reason) {
-  if (!ended_ && ready_)
+  if (state_ != State::ended && is_ready_)
     connection_->send(OutgoingMessage::goodbye(Error(agent_ended, "its agent has ended")));
   finish(reason);
 }
 
-std::vector<std::shared_ptr<PendingCall>> Link::sent() const {
-  std::map<std::uint64_t, std::shared_ptr<PendingCall>> by_id;
-  pending_.for_each([&](std::uint64_t id, const Asked& asked) {
-    if (asked.call != nullptr) by_id.emplace(id, asked.call);
-  });
-  return values_of(std::move(by_id));
+bool Link::awaits(const Prefix& reply) {
+  return !early_.empty() || (state_ == State::in_use && session_->awaits(reply.call_id));
 }
 
-std::vector<std::shared_ptr<PendingCall>> Link::held() const {
-  std::vector<std::shared_ptr<PendingCall>> calls;
-  for (std::size_t i = 0; i < held_.size(); ++i) calls.push_back(held_[i]);
-  return calls;
+// Only the prefix of the message was read.
+void Link::on_skipped(const Prefix& message) {
+  if (!is_ready_ || state_ == State::ended) return;
+  if (!early_.empty()) return void(early_.emplace_back(message));
+  if (takes(message)) skip(message);
 }
 
-// The result owns the calls, because a call that ends meanwhile removes itself from `incoming_`.
-std::vector<std::shared_ptr<IncomingCall>> Link::incoming() const {
-  std::map<std::uint64_t, std::shared_ptr<IncomingCall>> by_id;
-  incoming_.for_each([&](std::uint64_t id, const Served& served) {
-    if (auto call = served.call.lock()) by_id.emplace(id, std::move(call));
-  });
-  return values_of(std::move(by_id));
+void Link::skip(const Prefix& message) {
+  session_->arrived(message);
+  session_->on_skipped(*this, message);
 }
 
-void Link::on_closed(const Error& reason) {
-  if (ended_.exchange(true)) return;
-  if (handshake_timer_ != 0) loop()->cancel(std::exchange(handshake_timer_, 0));
-  if (heartbeat_ != 0) loop()->cancel(std::exchange(heartbeat_, 0));
-  if (acknowledge_timer_ != 0) loop()->cancel(std::exchange(acknowledge_timer_, 0));
-  if (replies_timer_ != 0) loop()->cancel(std::exchange(replies_timer_, 0));
-  end_handshake();
-  if (route_ == nullptr && !ready_ &&
-      (reason.kind() == ErrorKind::permission_denied || reason.kind() == ErrorKind::deadline_exceeded))
-    AgentCounters::count(core_->counters().connections_refused);
+void Link::log_end(const Error& reason) const {
   const bool usual = reason.kind() == ErrorKind::peer_lost || reason.kind() == ErrorKind::shut_down;
   const std::string way = connection_->describe(), text = way + ": closed: " + reason.what();
   const LogField on{log_fields::connection, way}, peer{log_fields::peer, peer_.name},
-      kind_of_it{log_fields::kind, to_string(reason.kind())};
-  if (!usual && route_ == nullptr) {
-    core_->log().write_some(ready_ ? "connections closed" : "connections refused", loop(), text,
-                            {on, peer, kind_of_it});
-  } else {
-    core_->log().write(usual ? LogLevel::debug : LogLevel::warning, text, {on, peer, kind_of_it});
+      kind{log_fields::kind, to_string(reason.kind())};
+  if (!usual && !is_dialled_)
+    return core_->log().write_some(is_ready_ ? "connections closed" : "connections refused", loop(), text,
+                                   {on, peer, kind});
+  core_->log().write(usual ? LogLevel::debug : LogLevel::warning, text, {on, peer, kind});
+}
+
+ErrorKind Link::kind_of_end(const Error& reason) const {
+  if ((session_ != nullptr && session_->is_leaving()) || core_->draining()) return ErrorKind::shut_down;
+  switch (reason.kind()) {
+    case ErrorKind::shut_down:
+    case ErrorKind::permission_denied:
+    case ErrorKind::lease_lost:
+    case ErrorKind::unsupported:
+      return reason.kind();
+    default:
+      if (is_ready_) return ErrorKind::peer_lost;
+      return reason.kind() == ErrorKind::peer_lost ? ErrorKind::unavailable : reason.kind();
   }
-  const ErrorKind kind = peer_leaving_ || core_->draining()              ? ErrorKind::shut_down
-                         : reason.kind() == ErrorKind::shut_down         ? ErrorKind::shut_down
-                         : reason.kind() == ErrorKind::permission_denied ? ErrorKind::permission_denied
-                         : reason.kind() == ErrorKind::lease_lost        ? ErrorKind::lease_lost
-                         : ready_                                        ? ErrorKind::peer_lost
-                         : reason.kind() == ErrorKind::peer_lost         ? ErrorKind::unavailable
-                                                                         : reason.kind();
+}
+
+void Link::on_closed(const Error& reason) {
+  if (state_ == State::ended) return;
+  state_ = State::ended;
+  early_.clear();
+  for (Loop::TimerId* timer : {&handshake_timer_, &heartbeat_})
+    if (*timer != 0) loop()->cancel(std::exchange(*timer, 0));
+  end_handshake();
+  if (!is_dialled_ && !is_ready_ &&
+      (reason.kind() == ErrorKind::permission_denied || reason.kind() == ErrorKind::deadline_exceeded))
+    AgentCounters::count(core_->counters().connections_refused);
+  const Error end(kind_of_end(reason), reason.what());
+  core_->link_ended(shared_from_this(), route_, end);
   // The connection is lost, but the peer may exist and return.
-  const bool may_return = ready_ && kind == ErrorKind::peer_lost && reason.kind() == ErrorKind::peer_lost &&
-                          !end_is_proven_ && in_session();
-  if (session_ != nullptr) {
-    std::vector<std::shared_ptr<PendingCall>> resumable;
-    Fifo<std::shared_ptr<PendingCall>> others;
-    while (!held_.empty()) {
-      auto call = held_.pop();
-      if (may_return && call->resumable()) {
-        resumable.push_back(std::move(call));
-      } else {
-        others.push(std::move(call));
-      }
-    }
-    held_ = std::move(others);
-    // The session receives these calls before the end of this link is reported, so that a search finds each
-    // call in the link or in the session.
-    for (const auto& call : incoming())
-      if (call->is_resumable()) session_->serve(call->id(), call);
-    session_->leave(*this, std::move(resumable));
-  }
-  core_->link_ended(shared_from_this(), route_, Error(kind, reason.what()), may_return);
-  const auto cause = core_->job_error_of_ends();
-  awaited_ = 0;
-  for (auto& [id, asked] : pending_.take_all())
-    if (asked.call != nullptr) asked.call->lose(cause, kind, reason.what());
-  while (!held_.empty()) held_.pop()->lose(cause, kind, reason.what());
-  // Notifications are served even if their sender has left.
-  for (auto& [id, served] : incoming_.take_all())
-    if (auto call = served.call.lock();
-        call != nullptr && !call->is_notification() && !(call->is_resumable() && in_session()))
-      call->cancel();
-  while (!delayed_.empty()) serve(delayed_.pop());  // those that were cancelled end at once
+  if (is_ready_)
+    session_->lost(
+        shared_from_this(), end,
+        end.kind() == ErrorKind::peer_lost && reason.kind() == ErrorKind::peer_lost && !end_is_proven_);
+  log_end(reason);  // after that, no call uses the link
   // The connection owns this link until the connection has reported its end. That may never happen if the
   // program's io_context does not run.
   connection_ = nullptr;

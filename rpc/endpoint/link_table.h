@@ -10,7 +10,6 @@
 
 #include <atomic>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -36,19 +35,11 @@ class WEFT_EXPORT LinkTable {
   // cannot exclude others.
   std::shared_ptr<Link> add(const std::shared_ptr<Link>& link, bool accepted);
   void handshake_over(const std::shared_ptr<Link>& link);
-  void add_ready(const AgentId& peer);  // the handshake has succeeded
-  // The link has ended. Returns whether it was the last ready link to that incarnation.
-  bool remove(const std::shared_ptr<Link>& link);
-  Links clear();  // removes all links and returns them
+  void remove(const std::shared_ptr<Link>& link);  // the link has ended
+  Links clear();                                   // removes all links and returns them
 
-  Links all() const;                    // including links whose handshake is not complete
-  Links to(const AgentId& peer) const;  // the ready links
-  // The latest usable link to any incarnation of that name. null: none.
-  std::shared_ptr<Link> latest_to(const std::string& name) const;
+  Links all() const;  // including links whose handshake is not complete
   std::shared_ptr<Link> with_lanes(const LaneKey& key) const;  // null: none
-  // Whether there is a ready link to this incarnation, or to any incarnation of that name.
-  bool is_linked(const AgentId& peer) const;
-  bool is_linked(const std::string& name) const;
 
   // Lanes that arrived before the hello of their connection.
   bool keep_early_lane();  // false: there are too many
@@ -59,12 +50,6 @@ class WEFT_EXPORT LinkTable {
   void forget(const AgentId& peer, const Error& error);
   std::optional<Error> forgotten(const AgentId& peer) const;
 
-  // The number of requests so far, not counting requests of background methods. sent, received: over the
-  // links to peers with the given names. ever: over all links, in both directions, including ended links.
-  struct Requests {
-    std::uint64_t sent = 0, received = 0, ever = 0;
-  };
-  Requests requests_with(const std::set<std::string>& names) const;
   void add_to(AgentCounts& counts) const;  // sets `handshakes` and `connections`
 
  private:
@@ -80,8 +65,6 @@ class WEFT_EXPORT LinkTable {
   std::set<std::shared_ptr<Link>, ByNumber> links_ WEFT_GUARDED_BY(mutex_);
   // Accepted links whose hello has not arrived.
   std::set<std::shared_ptr<Link>, ByNumber> handshaking_ WEFT_GUARDED_BY(mutex_);
-  std::map<AgentId, int> ready_ WEFT_GUARDED_BY(mutex_);                     // the number of ready links
-  std::uint64_t requests_of_ended_links_ WEFT_GUARDED_BY(mutex_) = 0;        // sent and received
   std::deque<std::pair<AgentId, Error>> forgotten_ WEFT_GUARDED_BY(mutex_);  // only the latest incarnations
 };
 

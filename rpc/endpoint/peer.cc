@@ -2,16 +2,9 @@
 
 #include <weft/rpc/call/interceptor.h>
 #include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/endpoint/sessions.h>
 
 namespace weft::rpc {
-
-void CallOptions::merge(const CallOptions& later) {
-  if (later.timeout) timeout = later.timeout;
-  if (later.retry) retry = later.retry;
-  if (later.idempotent) idempotent = later.idempotent;
-  if (later.wait_for_ready) wait_for_ready = later.wait_for_ready;
-  if (later.connect_within) connect_within = later.connect_within;
-}
 
 Peer Peer::with(CallOptions options) const {
   Peer peer = *this;
@@ -57,7 +50,7 @@ Peer Peer::only(AgentId id) const {
 }
 
 Future<AgentId> Peer::ready() const {
-  if (const auto known = route_->identity(); known != nullptr && core_->links().is_linked(*known))
+  if (const auto known = route_->identity(); known != nullptr && core_->sessions().is_connected(*known))
     return Future<AgentId>::made(*known);
   Promise<AgentId> promise(route_->loop());
   auto future = promise.future();
@@ -83,6 +76,7 @@ OutgoingCall Peer::make_call(std::string_view method, std::uint64_t id, std::siz
   if (only_ != nullptr) call.message().set_destination(only_);
   call.idempotent = options_.idempotent.value_or(false);
   call.wait_for_ready = options_.wait_for_ready.value_or(false);
+  call.fail_fast = options_.fail_fast.value_or(false);
   call.connect_within = options_.connect_within;
   if (options_.retry) call.retry = std::make_shared<const RetryPolicy>(*options_.retry);
   for (const auto& [key, value] : metadata_) call.set_metadata(key, value);

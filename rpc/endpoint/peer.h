@@ -32,16 +32,16 @@ struct NoService {
   using Service = rpc::Service<"">;
 };
 
-// Discards a result.
-struct Ignored {
-  template <class Result>
-  void operator()(Result&&) const {}
-};
-
 }  // namespace detail
 
 // A method without effect, which every agent serves.
 inline constexpr std::string_view ping_method = "weft.ping";
+
+// The future of a notification, which may be dropped.
+class Notified : public Future<void> {
+ public:
+  explicit Notified(Future<void>&& future) : Future<void>(std::move(future)) {}
+};
 
 class WEFT_EXPORT Peer {
  public:
@@ -71,36 +71,35 @@ class WEFT_EXPORT Peer {
   template <auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
     using Found = FoundMethod<Target>;
-    return typed_call<typename Found::Type>(Found::name, Found::id, false, std::forward<Given>(given)...);
+    return typed_call<typename Found::Type>(Found::name, Found::id, std::forward<Given>(given)...);
   }
   // For a method that T's service lists and T inherits. T is needed because the type of &T::f contains only
   // the base class.
   template <Served T, auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
     using Found = FoundMethod<Target, Type, T>;
-    return typed_call<typename Found::Type>(Found::name, Found::id, false, std::forward<Given>(given)...);
+    return typed_call<typename Found::Type>(Found::name, Found::id, std::forward<Given>(given)...);
   }
   // For a free function.
   template <NamedFunction F, class... Given>
   auto call(Given&&... given) const {
-    return typed_call<F>(F::name, name_hash(F::name), false, std::forward<Given>(given)...);
+    return typed_call<F>(F::name, name_hash(F::name), std::forward<Given>(given)...);
   }
-  // A call without a reply: neither results nor errors are returned.
+  // A call without a reply: neither results nor errors of the method are returned. The future completes when
+  // the callee has accepted the call, and may be dropped.
   template <auto Target, class... Given, class Type = decltype(Target)>
-  void notify(Given&&... given) const {
+  Notified notify(Given&&... given) const {
     using Found = FoundMethod<Target>;
-    typed_call<typename Found::Type>(Found::name, Found::id, true, std::forward<Given>(given)...)
-        .then(detail::Ignored{});
+    return typed_notify<typename Found::Type>(Found::name, Found::id, std::forward<Given>(given)...);
   }
   template <Served T, auto Target, class... Given, class Type = decltype(Target)>
-  void notify(Given&&... given) const {
+  Notified notify(Given&&... given) const {
     using Found = FoundMethod<Target, Type, T>;
-    typed_call<typename Found::Type>(Found::name, Found::id, true, std::forward<Given>(given)...)
-        .then(detail::Ignored{});
+    return typed_notify<typename Found::Type>(Found::name, Found::id, std::forward<Given>(given)...);
   }
   template <NamedFunction F, class... Given>
-  void notify(Given&&... given) const {
-    typed_call<F>(F::name, name_hash(F::name), true, std::forward<Given>(given)...).then(detail::Ignored{});
+  Notified notify(Given&&... given) const {
+    return typed_notify<F>(F::name, name_hash(F::name), std::forward<Given>(given)...);
   }
 
   // For layers: a call with the options of this handle. Encode its arguments between begin() and end().
@@ -161,7 +160,6 @@ class WEFT_EXPORT Peer {
       call.signature = detail::signature_hash<typename M::Traits>();
       call.idempotent |= M::is_idempotent;
       call.background = M::is_background;
-      call.resumable = M::is_resumable;
       call.begin();
       detail::encode_arguments<Arguments>(call.message(), std::index_sequence_for<Given...>{},
                                           std::forward<Given>(given)...);
@@ -220,15 +218,25 @@ class WEFT_EXPORT Peer {
 
  private:
   template <class M, class... Given>
-  auto typed_call(std::string_view name, std::uint64_t id, bool notify, Given&&... given) const {
+  auto typed_call(std::string_view name, std::uint64_t id, Given&&... given) const {
     using Value = typename M::Traits::Result;
+    return start_typed<Value>(typed_request<M>(name, id, false, std::forward<Given>(given)...),
+                              Decode<Value>{});
+  }
+  template <class M, class... Given>
+  Notified typed_notify(std::string_view name, std::uint64_t id, Given&&... given) const {
+    return Notified(
+        start_typed<void>(typed_request<M>(name, id, true, std::forward<Given>(given)...), Decode<void>{}));
+  }
+  template <class M, class... Given>
+  OutgoingCall typed_request(std::string_view name, std::uint64_t id, bool notify, Given&&... given) const {
     OutgoingCall outgoing =
         make_call(name, id, sizeof...(Given) - (std::size_t{0} + ... + (detail::is_modifier<Given> ? 1 : 0)));
-    outgoing.notify = notify;
+    outgoing.notify = outgoing.acknowledged = notify;
     add_default_timeout(outgoing);
     add_default_retry(outgoing);  // calls of layers have no default RetryPolicy
     encode_after_modifiers<M>(outgoing, std::forward<Given>(given)...);
-    return start_typed<Value>(std::move(outgoing), Decode<Value>{});
+    return outgoing;
   }
 
   // Sends the call with retries, and completes the promise with the decoded reply.

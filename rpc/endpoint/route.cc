@@ -2,7 +2,7 @@
 
 #include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/endpoint/agent_core.h>
-#include <weft/rpc/endpoint/link.h>
+#include <weft/rpc/endpoint/session.h>
 #include <weft/rpc/endpoint/sessions.h>
 #include <weft/rpc/transport/shm/companion.h>
 #include <weft/rpc/transport/transport.h>
@@ -56,31 +56,47 @@ void Route::identify(AgentId id) {
   identity_ = std::move(known);
 }
 
-// A call that is made on the loop does not overtake calls that were made before it on other threads and are
-// still queued for the loop.
+// A peer that is leaving accepts no new calls, but its next incarnation may.
+std::shared_ptr<Session> Route::session_for(const PendingCall& call) const {
+  if (session_ == nullptr || session_->is_over()) return nullptr;
+  if (call.only() != nullptr) return *call.only() == session_->peer() ? session_ : nullptr;
+  return session_->is_leaving() && !call.upkeep() ? nullptr : session_;
+}
+
 void Route::submit(std::shared_ptr<PendingCall> call) {
-  if (loop()->running_here()) {
-    place_handed_in();
-    return place(std::move(call));
-  }
+  std::shared_ptr<Session> session;
+  std::shared_ptr<Route> own;
+  bool is_first = false;
   {
     MutexLock lock(mutex_);
-    handed_in_.push_back(call);
-    has_handed_in_ = true;
+    own = own_;
+    if (own_ == nullptr && !has_waiting_) {
+      session = session_for(*call);
+      is_first = loop()->running_here();
+    }
+    if (own_ == nullptr && session == nullptr && !is_first) {
+      handed_in_.push_back(call);
+      has_waiting_ = true;
+    }
   }
+  if (own != nullptr) return own->submit(std::move(call));
+  if (session != nullptr) return session->submit(std::move(call));
+  if (is_first) return place(std::move(call));
   loop()->post([self = shared_from_this(), kept = std::move(call)] { self->place_handed_in(); });
 }
 
 // Takes one call at a time, because placing a call may run code that makes further calls.
 void Route::place_handed_in() {
-  while (has_handed_in_) {
+  for (;;) {
     std::shared_ptr<PendingCall> call;
     {
       MutexLock lock(mutex_);
-      if (handed_in_.empty()) return;
+      if (handed_in_.empty()) {
+        has_waiting_ = !waiting_.empty();
+        return;
+      }
       call = handed_in_.front().lock();
       handed_in_.pop_front();
-      has_handed_in_ = !handed_in_.empty();
     }
     if (call != nullptr) place(std::move(call));
   }
@@ -97,35 +113,23 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     call->fail(*core->job_error());
     return;
   }
-  if (const auto session = call->resumable() ? session_for(*core, *call) : nullptr) {
-    watch_time(call, false);
-    return session->submit(std::move(call));
+  if (const auto own = this->own()) return own->submit(std::move(call));
+  std::shared_ptr<Session> session;
+  {
+    MutexLock lock(mutex_);
+    session = session_for(*call);
   }
-  // An incarnation whose session has ended may have connected again. In this case, calls that are not
-  // resumable reach it.
-  if (call->only() != nullptr && core->sessions().is_gone(*call->only()) &&
-      (call->resumable() || !core->links().is_linked(*call->only())))
-    return fail(*call, gone(*call->only()));
-  auto link = link_;
   // The route leads to the latest known incarnation of that name. An older or a newer incarnation may also be
   // connected.
-  if (call->only() != nullptr && (link == nullptr || link->peer() != *call->only())) {
-    const auto same = core->links().to(*call->only());
-    const auto usable =
-        std::find_if(same.begin(), same.end(), [](const auto& it) { return it->usable(true); });
-    if (usable != same.end()) link = *usable;
-  }
-  if (link != nullptr && link->usable(call->upkeep())) {
-    watch_time(call, false);
-    // If both sides dialled at the same time, the link may belong to another loop than the route.
-    if (link->loop()->running_here()) return link->send(call);
-    link->loop()->post([link, call] { link->send(call); });
-    return;
-  }
-  // Upkeep calls serve other calls, which have ended with the last connection, so an upkeep call never
-  // connects. An exception is the agent itself, to which it connects at the first use.
+  if (session == nullptr && call->only() != nullptr) session = core->sessions().find(*call->only());
+  if (session == nullptr && call->only() == nullptr && name_ != core->id().name) session = take_latest(*core);
+  if (session != nullptr) return session->submit(std::move(call));
+  if (call->only() != nullptr && core->sessions().is_gone(*call->only()))
+    return fail(*call, gone(*call->only()));
+  // Upkeep calls serve other calls, which have ended with the session, so an upkeep call never connects. An
+  // exception is the agent itself, to which it connects at the first use.
   if (call->upkeep() && name_ != core->id().name) {
-    call->lose(ErrorKind::peer_lost, "the connection has ended");
+    call->lose(ErrorKind::peer_lost, "the peer is gone");
     return;
   }
   if (in_backoff() && for_nobody_) end_backoff();
@@ -135,21 +139,23 @@ void Route::place(std::shared_ptr<PendingCall> call) {
                                                    "; the next attempt to connect is due in " +
                                                    std::to_string(left.count()) + " s"));
   }
-  watch_time(call, true);
+  PendingCall::watch_time(call, loop(), true);
   if (waiting_.size() >= prune_at_) prune();
   waiting_.push_back(std::move(call));
+  {
+    MutexLock lock(mutex_);
+    has_waiting_ = true;
+  }
   dial();
 }
 
-// The session of a resumable call, which exists even while its peer is absent. null: there is no session yet,
-// so the call waits for a connection like other calls.
-std::shared_ptr<Session> Route::session_for(const AgentCore& core, const PendingCall& call) const {
-  if (call.upkeep()) return nullptr;
-  if (link_ != nullptr && link_->usable() && (call.only() == nullptr || link_->peer() == *call.only()))
-    return link_->session();
-  const auto known = identity();
-  const AgentId* life = call.only() != nullptr ? call.only() : known.get();
-  return life == nullptr ? nullptr : core.sessions().find(*life);
+// The latest incarnation has ended, while an earlier one, which had been taken for replaced, is connected.
+std::shared_ptr<Session> Route::take_latest(AgentCore& core) {
+  auto session = core.sessions().latest(peer_name());
+  if (session == nullptr || session->is_leaving()) return nullptr;
+  identify(session->peer());
+  MutexLock lock(mutex_);
+  return session_ = std::move(session);
 }
 
 // Removes calls that have ended. Called when the queue has doubled since the last time, because a search for
@@ -157,27 +163,6 @@ std::shared_ptr<Session> Route::session_for(const AgentCore& core, const Pending
 void Route::prune() {
   std::erase_if(waiting_, [](const auto& call) { return call->finished(); });
   prune_at_ = std::max<std::size_t>(64, 2 * waiting_.size());
-}
-
-// Sets the call's timer. connecting: the call waits for a connection.
-void Route::watch_time(const std::shared_ptr<PendingCall>& call, bool connecting) {
-  std::optional<Clock::time_point> when = call->deadline();
-  bool late = true;
-  if (connecting && call->connect_within()) {
-    const auto timeout = later(loop()->now(), *call->connect_within());
-    late = when && *when <= timeout;
-    if (!late) when = timeout;
-  }
-  if (!when) return call->set_timer(loop(), 0);
-  call->set_timer(loop(), loop()->schedule(*when, [weak = std::weak_ptr(call), late] {
-    const auto over = weak.lock();
-    if (over == nullptr) return;
-    if (late) return over->give_up(ErrorKind::deadline_exceeded, "the deadline has passed");
-    over->give_up(ErrorKind::unavailable,
-                  "no connection within " +
-                      std::to_string(std::chrono::duration<double>(*over->connect_within()).count()) +
-                      " s (CallOptions::connect_within)");
-  }));
 }
 
 void Route::cancel(std::shared_ptr<PendingCall> call) {
@@ -205,6 +190,7 @@ void Route::forget(const AgentId& life) {
 
 void Route::rejoin() {
   loop()->post([self = shared_from_this()] {
+    if (self->is_connected()) return;
     self->rejoining_ = true;
     self->refused_dials_ = 0;
     self->end_backoff();
@@ -221,9 +207,10 @@ void Route::end_of(const AgentId& life) {
 }
 
 void Route::connect() {
+  if (const auto own = this->own()) return own->connect();
   if (wanted_.exchange(true)) return;
   loop()->post([self = shared_from_this()] {
-    if (self->link_ != nullptr && self->link_->usable()) self->wanted_ = false;
+    if (self->is_connected()) self->wanted_ = false;
     self->dial();
   });
 }
@@ -279,19 +266,19 @@ void Route::dial_next(const Error& last) {
     transport->connect(address, loop(),
                        core->connection_options(Address::looks_like(name_) ? std::string() : name_),
                        [self = shared_from_this()](Result<std::shared_ptr<Connection>> made) {
-                         self->connected(std::move(made));
+                         self->dialled(std::move(made));
                        });
   } catch (const Error& error) {
     dial_next(error);
   }
 }
 
-// Whether the call still waits after an attempt to connect has failed with this error. A resumable call also
-// waits for its first connection, unless all addresses refused the connection.
+// Whether the call still waits for its first connection after an attempt has failed with this error. A call
+// to one incarnation, which its caller knows to exist, waits for a while, unless all addresses have refused.
 bool Route::waits(const PendingCall& call, const AgentCore& core, const Error& reason) const {
   if (call.wait_for_ready()) return true;
-  return call.resumable() && reason.kind() != ErrorKind::not_found && !(refused_ && all_refused_) &&
-         loop()->now() < later(call.made(), core.options().handshake_timeout);
+  return call.only() != nullptr && !call.fail_fast() && reason.kind() != ErrorKind::not_found &&
+         !(refused_ && all_refused_) && loop()->now() < later(call.made(), core.options().handshake_timeout);
 }
 
 // There is no backoff for a name without an address: the name is looked up again for each call.
@@ -317,8 +304,8 @@ void Route::dial_ended(const Error& reason) {
   dialling_ = false;
   wanted_ = false;
   const auto core = core_.lock();
-  const bool up = link_ != nullptr && link_->usable();  // true: the peer has connected meanwhile
-  if (core == nullptr || core->ended() || up) return fail_waiting(reason);
+  // The peer may have connected meanwhile.
+  if (core == nullptr || core->ended() || is_connected()) return fail_waiting(reason);
   reach_ = Reach::failing;
   ++failed_dials_;
   const auto salt = std::hash<std::string>{}(name_) + failed_dials_;
@@ -349,7 +336,7 @@ void Route::dial_ended(const Error& reason) {
   for (const auto& call : failed) fail(*call, reason);
 }
 
-void Route::connected(Result<std::shared_ptr<Connection>> made) {
+void Route::dialled(Result<std::shared_ptr<Connection>> made) {
   const auto core = core_.lock();
   if (core == nullptr || core->ended()) {
     const Error reason(ErrorKind::shut_down, "this agent has shut down");
@@ -386,41 +373,73 @@ void Route::note_failure(const std::exception& error) {
 }
 
 void Route::dial_failed(const Error& reason) {
+  if (own() != nullptr) return;
   all_refused_ = all_prove_ = false;
   dial_next(reason);
 }
 
-void Route::link_up(std::shared_ptr<Link> link, bool dialled) {
+void Route::connected(std::shared_ptr<Session> session, bool dialled) {
   if (dialled) dialling_ = false;
   wanted_ = rejoining_ = false;
-  reach_ = Reach::connected;
   end_backoff();
-  // A new incarnation replaces an earlier incarnation, whose end may not have been detected yet.
-  if (link_ == nullptr || !link_->usable() || link_->peer() != link->peer()) {
-    link_ = std::move(link);
-    identify(link_->peer());
+  reach_ = Reach::idle;
+  {
+    MutexLock lock(mutex_);
+    // A new incarnation replaces an earlier incarnation, whose end may not have been detected yet.
+    session_ = session;
   }
+  identify(session->peer());
+  // Calls that are made meanwhile wait behind these.
   for (auto& call : std::exchange(waiting_, {})) {
     if (call->finished()) continue;
-    if (call->connect_within()) watch_time(call, false);
-    link_->loop()->dispatch([link = link_, call] { link->send(call); });
+    call->clear_timer();
+    session->submit(std::move(call));
   }
+  place_handed_in();
 }
 
-void Route::link_down(const std::shared_ptr<Link>& link, const std::shared_ptr<Link>& other) {
-  if (link_ != link) return;
-  const auto core = core_.lock();
-  link_ = core != nullptr && !core->ended() ? other
-                                            : nullptr;  // null during shutdown: no further end is reported
-  if (link_ != nullptr) return identify(link_->peer());
-  reach_ = Reach::idle;
+void Route::lead_to(const std::shared_ptr<Route>& own) {
+  dialling_ = wanted_ = false;
+  untried_.clear();
+  end_backoff();
+  identify(*own->identity());
+  {
+    MutexLock lock(mutex_);
+    own_ = own;
+  }
+  for (auto& call : std::exchange(waiting_, {})) {
+    call->clear_timer();
+    own->submit(std::move(call));
+  }
+  place_handed_in();
+}
+
+std::shared_ptr<Route> Route::own() const {
+  MutexLock lock(mutex_);
+  return own_;
+}
+
+bool Route::is_connected() const {
+  MutexLock lock(mutex_);
+  return session_ != nullptr && session_->is_connected() && !session_->is_leaving();
+}
+
+Route::Reach Route::reach() const {
+  if (const auto own = this->own()) return own->reach();
+  const Reach reach = reach_;
+  MutexLock lock(mutex_);
+  if (session_ == nullptr || session_->is_over()) return reach;
+  if (session_->is_connected()) return Reach::connected;
+  return reach == Reach::idle ? Reach::connecting : reach;
 }
 
 void Route::shut_down(const Error& reason) {
   rejoining_ = false;
   end_backoff();
   fail_waiting(reason);
-  link_ = nullptr;
+  MutexLock lock(mutex_);
+  session_ = nullptr;
+  own_ = nullptr;
 }
 
 void Route::fail_waiting(const Error& reason) {

@@ -1,11 +1,10 @@
-// Route: the path from this agent to one peer, by name or by address. It has the open link to the peer, or
-// the calls that wait for a link.
+// Route: the path from this agent to one peer, by name or by address. It has the session with the peer, or
+// the calls that wait for one.
 //
 // Owned by RouteTable and by every Peer handle. A route belongs to one loop; functions are called there
-// unless stated otherwise. A call is sent over the first open link and stays with that link, so the calls of
-// one caller arrive in order. After a failed attempt to connect, the route waits before the next attempt
-// (AgentOptions::connect_backoff). During this wait calls fail, except calls with
-// CallOptions::wait_for_ready.
+// unless stated otherwise. A session begins with the first connection. After a failed attempt to connect, the
+// route waits before the next attempt (AgentOptions::connect_backoff). During this wait calls without a
+// session fail, except calls with CallOptions::wait_for_ready.
 #pragma once
 
 #include <weft/rpc/call/pending_call.h>
@@ -21,7 +20,6 @@ namespace weft::rpc {
 
 class AgentCore;
 class Connection;
-class Link;
 class Session;
 
 class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from_this<Route> {
@@ -47,7 +45,7 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
     connected,
     failing,  // the last attempt failed: the route waits for the next attempt, or makes it
   };
-  Reach reach() const { return reach_; }
+  Reach reach() const;
 
   // The following functions are called on the loop, unless stated otherwise.
   const Address& dialled() const { return dialled_; }  // the address of the latest dial
@@ -62,17 +60,21 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   void set_to_visitor() { to_visitor_ = true; }
   // Drops the peer's addresses, unless identity() is another incarnation. Any thread.
   void forget(const AgentId& life);
-  void link_up(std::shared_ptr<Link> link, bool dialled);  // dialled: this route has dialled the link
-  // other: another link to an incarnation of the same name. null: none.
-  void link_down(const std::shared_ptr<Link>& link, const std::shared_ptr<Link>& other);
+  // The peer has connected. dialled: this route has dialled.
+  void connected(std::shared_ptr<Session> session, bool dialled);
+  // This agent itself was found at the address: all calls go to its route to itself.
+  void lead_to(const std::shared_ptr<Route>& own);
   void dial_failed(const Error& reason);   // a dial of one address has failed: tries the next address
   void fail_waiting(const Error& reason);  // including calls with wait_for_ready
-  void shut_down(const Error& reason);     // the agent shuts down; later ends of links have no effect
+  void shut_down(const Error& reason);
 
  private:
   void place(std::shared_ptr<PendingCall> call);
   void place_handed_in();
-  std::shared_ptr<Session> session_for(const AgentCore& core, const PendingCall& call) const;
+  std::shared_ptr<Session> take_latest(AgentCore& core);
+  bool is_connected() const;
+  std::shared_ptr<Route> own() const;
+  std::shared_ptr<Session> session_for(const PendingCall& call) const WEFT_REQUIRES(mutex_);
   void dial();
   void dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere);
   void dial_next(const Error& last);
@@ -84,13 +86,11 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   void end_backoff();
   void fail(PendingCall& call, const Error& reason) const;
   void prune();  // removes ended calls from waiting_
-  void connected(Result<std::shared_ptr<Connection>> made);
-  void watch_time(const std::shared_ptr<PendingCall>& call, bool connecting);
+  void dialled(Result<std::shared_ptr<Connection>> made);
 
   std::weak_ptr<AgentCore> core_;
   const std::string name_;
   std::vector<Address> addresses_;
-  std::shared_ptr<Link> link_;
   std::deque<std::shared_ptr<PendingCall>> waiting_;  // may contain calls that have ended
   std::size_t prune_at_ = 64;
   bool dialling_ = false;
@@ -113,8 +113,11 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   std::deque<Address> untried_;  // addresses that the current dial has not tried
   Address dialled_;
 
-  std::atomic<bool> has_handed_in_{false};  // written under the mutex
   mutable Mutex mutex_;
+  std::shared_ptr<Session> session_ WEFT_GUARDED_BY(mutex_);
+  std::shared_ptr<Route> own_ WEFT_GUARDED_BY(mutex_);  // lead_to()
+  // Calls wait here, so that later calls do not overtake them.
+  bool has_waiting_ WEFT_GUARDED_BY(mutex_) = false;
   std::shared_ptr<const AgentId> identity_ WEFT_GUARDED_BY(mutex_);
   // The calls that other threads have submitted. The posted jobs own the calls.
   std::deque<std::weak_ptr<PendingCall>> handed_in_ WEFT_GUARDED_BY(mutex_);

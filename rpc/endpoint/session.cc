@@ -1,390 +1,740 @@
+// The states of a session:
+//
+//   unconnected -> moving       a connection is chosen, or is to be used, on another loop
+//   unconnected -> joining      the chooser has stated the connection, and waits for the answer
+//   unconnected -> connected    the peer's choice is answered; or the session is not kept
+//   unconnected -> absent       the last connection has ended before it was used
+//   moving      -> joining, connected   the session has arrived on the loop of the connection
+//   joining     -> connected    the answer has arrived
+//   joining     -> moving, joining      the chooser prefers another connection
+//   joining     -> unconnected  the chosen connection has ended, and others are left
+//   joining     -> absent       the chosen connection has ended, and it was the last
+//   connected   -> moving, joining, connected   another connection was chosen
+//   connected   -> unconnected  the connection has ended, and others are left
+//   connected   -> absent       the connection has ended, and it was the last
+//   absent      -> unconnected  the peer has connected again
+//   any         -> over         the peer is gone, or this agent ends
+//
+// Calls are held in all states but `connected`, in which they are sent.
 #include <weft/rpc/endpoint/session.h>
 
-#include <weft/rpc/call/incoming_call.h>
+#include <weft/rpc/core/while_alive.h>
+#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/link.h>
+#include <weft/rpc/endpoint/sessions.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace weft::rpc {
+namespace {
 
-Session::Session(AgentId peer, std::uint64_t id_seed, std::uint64_t max_kept,
-                 std::shared_ptr<std::atomic<std::uint64_t>> kept_total, std::uint64_t max_kept_total)
-    : peer_(std::move(peer)),
-      id_seed_(id_seed),
-      max_kept_(max_kept),
-      kept_total_(std::move(kept_total)),
-      max_kept_total_(max_kept_total),
-      unsent_(kept_.end()),
-      asked_(id_seed),
-      serving_(id_seed) {}
+// The limits at which accepted frames are acknowledged. A request acknowledges all accepted frames, and a
+// reply acknowledges its request and earlier frames. The other frames are acknowledged at once from
+// many_frames or many_bytes on, with the next frame that is sent from few_frames or few_bytes on, and after
+// acknowledge_after from large_bytes on. Below these limits, the next heartbeat acknowledges them.
+constexpr std::uint64_t few_frames = 32, few_bytes = 1 << 20;
+constexpr std::uint64_t many_frames = 256, many_bytes = 4 << 20;
+constexpr std::uint64_t large_bytes = 1024;
+constexpr auto acknowledge_after = std::chrono::milliseconds{20};
 
-Session::~Session() { *kept_total_ -= kept_bytes_; }
+// If the attachments of a notification have at most this size, the session copies them, and the notification
+// completes when it was sent: copying takes less time than waiting for the acknowledgement.
+constexpr std::uint64_t copied_bytes = 64 << 10;
 
-bool Session::used() const {
-  MutexLock lock(mutex_);
-  return first_ != 0 || !kept_.empty() || accepted_ != 0 || !waiting_.empty();
+// A change of the bytes that a session keeps is added to those of all sessions from this size on.
+constexpr std::uint64_t reported_at = 64 << 10;
+
+// Refusals, and returns of credit, that may be kept while the peer does not acknowledge its replies. Its
+// credit does not bound them.
+constexpr std::size_t max_refusals = 4096;
+
+template <class Number>
+Number stated(Number limit) {
+  return limit != 0 ? limit : std::numeric_limits<Number>::max();
 }
 
-bool Session::fresh() const {
-  MutexLock lock(mutex_);
-  return first_ == 0 && kept_.empty();
+// Adds one request to the counter, which is written on the session's loop only.
+void count(std::atomic<std::uint64_t>& requests) {
+  requests.store(requests.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
-// --- Sending ---
+}  // namespace
+
+Session::Session(std::shared_ptr<AgentCore> core, AgentId peer, std::shared_ptr<Loop> loop,
+                 const HelloInfo& hello, bool is_kept, std::uint64_t number)
+    : core_(std::move(core)),
+      peer_(std::move(peer)),
+      is_kept_(is_kept),
+      is_chooser_(core_->id() < peer_),
+      own_number_(number),
+      max_replies_(std::min(stated(hello.max_replies), replies_in_flight(core_->options().limits))),
+      loop_(std::move(loop)),
+      home_(loop_.get()),
+      number_(is_chooser_ ? number : 0),
+      calls_(core_->sessions().id_seed(), hello.max_calls, hello.max_bytes),
+      served_(*core_) {
+  peer_limits_.header = stated(hello.max_header);
+  peer_limits_.message = stated(hello.max_body);
+  peer_limits_.attachments = stated(hello.max_attachments);
+}
+
+Session::~Session() = default;
+
+std::uint64_t Session::replies_in_flight(const Limits& limits) {
+  return std::max(limits.in_flight, 2 * many_bytes);
+}
+
+// --- Jobs ---
+
+// Whether the calling thread may use the session's members now: it is in a turn of the session's loop, and no
+// earlier job is left.
+bool Session::is_first_here() const {
+  // In this order: move_to() sets is_working_ before it changes home_.
+  return home_.load(std::memory_order_acquire)->running_here() &&
+         !is_working_.load(std::memory_order_acquire);
+}
+
+void Session::push(Job job) {
+  std::shared_ptr<Loop> loop;
+  {
+    MutexLock lock(mutex_);
+    jobs_.push(std::move(job));
+    if (is_working_.exchange(true)) return;
+    loop = loop_;
+  }
+  loop->post([self = shared_from_this(), here = loop.get()] { self->work(*here); });
+}
+
+void Session::work(const Loop& here) {
+  for (;;) {
+    std::optional<Job> job;
+    std::shared_ptr<Loop> moved_to;
+    {
+      MutexLock lock(mutex_);
+      if (jobs_.empty()) {
+        is_working_ = false;
+        return;
+      }
+      if (loop_.get() == &here) {
+        job.emplace(jobs_.pop());
+      } else {
+        moved_to = loop_;
+      }
+    }
+    if (moved_to != nullptr)
+      return moved_to->post([self = shared_from_this(), to = moved_to.get()] { self->work(*to); });
+    try {
+      if (auto* call = std::get_if<std::shared_ptr<PendingCall>>(&*job)) {
+        enter(std::move(*call));
+      } else if (auto* reply = std::get_if<Reply>(&*job)) {
+        answer(std::move(*reply));
+      } else if (auto* other = std::get_if<Callback>(&*job)) {
+        (*other)();
+      }
+    } catch (...) {
+      here.exceptions()->take("a job of a session", std::current_exception());
+    }
+  }
+}
+
+// Later jobs run on that loop. The first of them continues with the connection.
+void Session::move_to(const std::shared_ptr<Loop>& loop) {
+  state_ = State::moving;
+  bool must_post = false;
+  {
+    MutexLock lock(mutex_);
+    must_post = !is_working_.exchange(true);
+    jobs_.push_front(Job(Callback([self = shared_from_this()] { self->begin_use(); })));
+    loop_ = loop;
+    home_.store(loop.get(), std::memory_order_release);
+  }
+  if (must_post) loop->post([self = shared_from_this(), here = loop.get()] { self->work(*here); });
+}
+
+// --- Connections ---
+
+void Session::add(std::shared_ptr<Link> link) {
+  run([self = shared_from_this(), link = std::move(link)] {
+    if (self->state_ == State::over) return link->close_soon(*self->why_over_);
+    self->links_.push_back(link);
+    if (self->state_ == State::absent) self->state_ = State::unconnected;
+    if (!self->is_kept_) return self->choose(link);
+    if (!self->is_chooser_) {
+      if (self->state_ == State::unconnected) self->ask();
+      return self->close_surplus();
+    }
+    // Both agents may have dialled: the connection that the chooser has dialled stays.
+    if (self->link_ == nullptr || (link->is_dialled() && !self->link_->is_dialled()))
+      return self->choose(link);
+    self->close_surplus();
+  });
+}
+
+void Session::choose(const std::shared_ptr<Link>& link) { take(link, epoch_ + 1, 0); }
+
+// Leaves the connection in use for this one. The session may belong to another loop when this function
+// returns.
+void Session::take(const std::shared_ptr<Link>& link, std::uint64_t epoch, std::uint64_t peer_accepted) {
+  leave_link();
+  epoch_ = epoch;
+  peer_accepted_ = peer_accepted;
+  link_ = link;
+  link->loop().get() == home_.load() ? begin_use() : move_to(link->loop());
+}
+
+// The chooser states its choice, and waits for the answer; the other agent answers.
+void Session::begin_use() {
+  if (link_ == nullptr || (state_ != State::unconnected && state_ != State::moving)) return;
+  if (is_kept_) link_->send(OutgoingMessage::resume({number_, epoch_, accepted_, is_chooser_ && is_new_}));
+  if (is_kept_ && is_chooser_) {
+    state_ = State::joining;
+  } else {
+    connected();
+  }
+}
+
+// The peer may believe that it is connected.
+void Session::ask() {
+  if (number_ == 0 && !core_->sessions().is_gone(peer_)) return;
+  if (const auto link = unused())
+    link->send_soon(OutgoingMessage::resume({number_, epoch_, accepted_, false}));
+}
+
+void Session::on_resume(std::shared_ptr<Link> link, const ResumeInfo& info) {
+  run([self = shared_from_this(), link = std::move(link), info] {
+    if (self->state_ != State::over && self->is_kept_) try {
+        self->is_chooser_ ? self->on_answer(link, info) : self->on_choice(link, info);
+      } catch (const Error& bad) {
+        link->close_soon(bad);
+      }
+    link->decided();
+  });
+}
+
+// An answer to the latest choice, or a question for a connection. A question that is older than the choice
+// has an older epoch, or is about an earlier session.
+void Session::on_answer(const std::shared_ptr<Link>& link, const ResumeInfo& info) {
+  const bool is_question = link != link_ && (state_ == State::joining || state_ == State::connected) &&
+                           is_mine(link) && !link->was_used();
+  // The peer has ended its session, and this agent believes that it has a connection.
+  if (is_question && info.session == 0 && info.epoch == 0) return choose(link);
+  if (info.epoch != epoch_) return;
+  const bool is_answer = link == link_ && state_ == State::joining;
+  if (is_answer && info.session == 0)
+    return renew(link, Error(ErrorKind::lease_lost, peer_.name + " declared this agent gone"), {});
+  if (info.session != number_) return;
+  if (is_answer) {
+    check_accepted(info.accepted);
+    peer_accepted_ = info.accepted;
+    return connected();
+  }
+  if (is_question) choose(link);
+}
+
+void Session::on_choice(const std::shared_ptr<Link>& link, const ResumeInfo& info) {
+  if (!is_mine(link)) return;
+  if (info.session == 0) throw Error(ErrorKind::protocol_error, "bad frame: a session without a number");
+  if (info.session != number_) {
+    if (!info.is_new) {
+      // The peer continues a session that this agent has ended and forgotten.
+      link->send_soon(OutgoingMessage::resume({0, info.epoch, 0, false}));
+      if (number_ != 0) renew(link, Error(ErrorKind::peer_lost, peer_.name + " was gone"), {});
+      return;
+    }
+    if (number_ != 0)
+      return renew(link, Error(ErrorKind::lease_lost, peer_.name + " declared this agent gone"), info);
+    number_ = info.session;
+  } else if (info.epoch <= epoch_) {
+    return;  // an earlier choice, which arrives late over another connection
+  }
+  // Each choice sends the kept frames again.
+  if (link->was_used())
+    throw Error(ErrorKind::protocol_error, "bad frame: a connection was chosen for the second time");
+  check_accepted(info.accepted);
+  take(link, info.epoch, info.accepted);
+}
+
+void Session::check_accepted(std::uint64_t count) const {
+  if (count < frames_.first() || count > frames_.end())
+    throw Error(ErrorKind::protocol_error, "bad frame: it acknowledges " + std::to_string(count) +
+                                               " frames, expected " + std::to_string(frames_.first()) +
+                                               " to " + std::to_string(frames_.end()));
+}
+
+// A connection that can be chosen: each is chosen once. null: none.
+std::shared_ptr<Link> Session::unused() const {
+  const auto found =
+      std::find_if(links_.rbegin(), links_.rend(), [](const auto& link) { return !link->was_used(); });
+  return found == links_.rend() ? nullptr : *found;
+}
+
+bool Session::is_mine(const std::shared_ptr<Link>& link) const {
+  return std::find(links_.begin(), links_.end(), link) != links_.end();
+}
+
+// The link in use is not used any more: what still arrives over it is dropped, and arrives again over the
+// next one.
+void Session::leave_link() {
+  if (link_ == nullptr) return;
+  if (state_ == State::connected || state_ == State::joining) link_->retire();
+  is_connected_ = false;
+  if (unacknowledged_.timer != 0) link_->loop()->cancel(std::exchange(unacknowledged_.timer, 0));
+  link_ = nullptr;
+  if (state_ != State::over) state_ = State::unconnected;
+}
+
+void Session::connected() {
+  if (!core_->session_connected(*this)) return;  // the session is about to end
+  is_new_ = false;
+  // Requests whose calls have ended, and that the peer has never received, get no answer.
+  for (const std::uint64_t id : frames_.withdrawn_from(peer_accepted_))
+    if (const auto sent = calls_.take(id); sent && sent->counts) requests_sent_.fetch_sub(1);
+  // The end of a notification may run code that makes calls; they are held until the frames before them are
+  // sent.
+  const auto chosen = link_;
+  acknowledged(peer_accepted_);
+  if (state_ == State::over || link_ != chosen) return;
+  state_ = State::connected;
+  is_connected_ = true;
+  unacknowledged_.frames = unacknowledged_.bytes = 0;
+  link_->use();
+  frames_.rewind();
+  transmit();
+  for (const auto& call : calls_.held())
+    if (call->connect_within()) PendingCall::watch_time(call, link_->loop(), false);
+  dispatch_held();
+  close_surplus();
+}
+
+// One connection is enough. Its dialler closes it, so that no connection is closed while its dialler relies
+// on it; the chooser also closes a connection that it has left.
+void Session::close_surplus() {
+  if (state_ != State::connected) return;
+  std::vector<std::shared_ptr<Link>> surplus;
+  std::erase_if(links_, [&](const auto& link) {
+    const bool is_surplus = link != link_ && (link->is_dialled() || (is_chooser_ && link->was_used()));
+    if (is_surplus) surplus.push_back(link);
+    return is_surplus;
+  });
+  const Error reason(ErrorKind::peer_lost, "another connection to " + peer_.name + " is in use");
+  for (const auto& link : surplus) link->close_soon(reason);
+}
+
+void Session::lost(std::shared_ptr<Link> link, const Error& reason, bool may_return) {
+  run([self = shared_from_this(), link = std::move(link), reason, may_return] {
+    std::erase(self->links_, link);
+    if (self->state_ == State::over) return;
+    if (link == self->link_) {
+      self->leave_link();
+      self->look_for_connection(reason, may_return);
+    } else if (self->link_ == nullptr && self->state_ != State::absent) {
+      self->look_for_connection(reason, may_return);  // a question may be lost with the link
+    }
+  });
+}
+
+void Session::look_for_connection(const Error& reason, bool may_return) {
+  const auto next = unused();
+  if (next == nullptr && may_return && is_kept_) state_ = State::absent;
+  fail_fast_calls(reason);
+  if (state_ == State::over || link_ != nullptr) return;
+  if (next != nullptr) return is_chooser_ ? choose(next) : ask();
+  if (state_ == State::absent && core_->session_absent(*this, loop(), reason)) return;
+  core_->session_lost(shared_from_this(), reason);
+}
+
+void Session::fail_fast_calls(const Error& reason) {
+  for (const auto& call : calls_.in_flight()) {
+    if (!call->fail_fast()) continue;
+    auto* sent = calls_.find(call->id());
+    if (sent == nullptr) continue;
+    frames_.withdraw(sent->number);
+    keep_cancel(call->id());
+    sent->call = nullptr;
+    call->lose(core_->job_error_of_ends(), ErrorKind::peer_lost, reason.what());
+  }
+  for (const auto& call : frames_.notifications())
+    if (call->fail_fast()) call->lose(core_->job_error_of_ends(), ErrorKind::peer_lost, reason.what());
+  for (const auto& call : calls_.held())
+    if (call->fail_fast()) call->lose(core_->job_error_of_ends(), ErrorKind::unavailable, reason.what());
+  note_kept();
+}
+
+// The session that follows has the link, which tells it about the choice again.
+void Session::renew(const std::shared_ptr<Link>& link, const Error& reason, const ResumeInfo& info) {
+  leave_link();
+  std::erase(links_, link);
+  core_->session_lost(shared_from_this(), reason);
+  run([link, info] { link->join_new_session(info); });  // after the layers have been told
+}
+
+// --- Calls of this side ---
 
 void Session::submit(std::shared_ptr<PendingCall> call) {
-  std::shared_ptr<Link> link;
-  {
-    MutexLock lock(mutex_);
-    if (!ended_) {
-      link = link_.lock();
-      const bool at_once =
-          link != nullptr && waiting_.empty() && link->is_open() && link->loop()->running_here();
-      if (!at_once) waiting_.push(std::exchange(call, nullptr));
-    }
+  if (is_first_here()) return enter(std::move(call));
+  push(std::move(call));
+}
+
+void Session::enter(std::shared_ptr<PendingCall> call) {
+  if (call->finished()) return;
+  was_used_.store(true, std::memory_order_relaxed);
+  if (core_->ended()) {
+    call->lose(ErrorKind::shut_down, "this agent has shut down");
+    return;
   }
-  if (call != nullptr) {
-    link != nullptr ? link->enter(call) : call->lose(ErrorKind::peer_lost, "the peer is gone");
-  } else if (link != nullptr) {
-    link->loop()->dispatch([link] { link->send_waiting(); });
+  if (core_->job_ended()) {
+    call->fail(*core_->job_error());
+    return;
+  }
+  if (state_ == State::over) return drop(call);
+  if (call->only() != nullptr && *call->only() != peer_) {
+    call->lose(ErrorKind::peer_lost,
+               to_string(*call->only()) + " is gone: " + to_string(peer_) + " has replaced it");
+    return;
+  }
+  if (is_leaving_ && !call->upkeep()) {
+    call->lose(ErrorKind::shut_down, "the peer is shutting down");
+    return;
+  }
+  if (state_ == State::absent && call->fail_fast()) {
+    call->lose(ErrorKind::unavailable, "the connection is lost");
+    return;
+  }
+  const bool is_open = state_ == State::connected;
+  if (call->deadline() || (!is_open && call->connect_within()))
+    PendingCall::watch_time(call, loop(), !is_open);
+  is_open&& calls_.may_send(*call) ? dispatch(call) : calls_.hold(std::move(call));
+}
+
+// The peer is gone. A call that was not sent, and that waits until its peer is ready, waits for the next
+// incarnation.
+void Session::drop(const std::shared_ptr<PendingCall>& call) {
+  if (call->wait_for_ready() && call->only() == nullptr && !core_->ended() && !core_->job_ended()) {
+    call->clear_timer();
+    return call->route()->submit(call);
+  }
+  call->lose(cause_, why_over_->kind(), why_over_->what());
+}
+
+void Session::dispatch_held() {
+  while (state_ == State::connected) {
+    const auto call = calls_.next();
+    if (call == nullptr) return;
+    dispatch(call);
   }
 }
 
-std::shared_ptr<PendingCall> Session::next_call(const Link& link) {
-  MutexLock lock(mutex_);
-  if (waiting_.empty() || in_use_ != &link) return nullptr;
-  return waiting_.pop();
-}
-
-std::uint64_t Session::keep(Frame&& frame) {
-  if (frame.is_bounded()) {
-    kept_bytes_ += frame.bytes;
-    *kept_total_ += frame.bytes;
+void Session::dispatch(const std::shared_ptr<PendingCall>& call) {
+  std::optional<PendingCall::Sealed> sealed;
+  try {
+    sealed = call->take_frame(call, *link_->loop(),
+                              {.sent_by = weak_from_this(), .peer = peer_, .accepted = accepted_});
+    if (!sealed) return;
+    check_fits(sealed->frame);
+  } catch (const Error& error) {
+    call->fail(Error(error.kind(), call->method() + ": " + error.what(), Execution::not_sent));
+    return;
+  } catch (...) {
+    call->finish(std::current_exception());
+    return;
   }
-  full_ = kept_bytes_ >= max_kept_;
-  kept_.push_back(std::move(frame));
-  if (unsent_ == kept_.end()) --unsent_;
-  return end_of_kept() - 1;
-}
-
-Session::Kept Session::request(PendingCall::Sealed&& sealed, Asked asked, const Link& link,
-                               bool ends_when_sent) {
-  const std::shared_ptr<PendingCall> call = asked.call;
-  {
-    MutexLock lock(mutex_);
-    if (!ended_) {
-      asked.number = keep({.frame = std::move(sealed.frame),
-                           .check = std::move(sealed.check),
-                           .call_id = call->id(),
-                           .bytes = asked.bytes,
-                           .kind = FrameKind::request,
-                           .notifies = call->notify(),
-                           .ends_when_sent = ends_when_sent,
-                           .counts = !call->background()});
-      asked_.insert(call->id(), std::move(asked));
-      return {Keep::yes, next_if_last(&link)};
-    }
-  }
-  call->lose(ErrorKind::peer_lost, "the peer is gone");
-  return {Keep::over};
-}
-
-Session::Kept Session::answer(std::uint64_t call_id, OutboundFrame&& frame, const Link* link) {
-  const std::uint64_t bytes = frame.bytes();
-  std::shared_ptr<Link> other;
-  Kept kept;
-  {
-    MutexLock lock(mutex_);
-    if (ended_) return {Keep::over};
-    keep({.frame = std::move(frame), .call_id = call_id, .bytes = bytes, .kind = FrameKind::reply});
-    kept.next = next_if_last(link);
-    if (in_use_ == nullptr && kept_bytes_ > std::max(bytes, max_kept_) && *kept_total_ > max_kept_total_)
-      kept.keep = Keep::too_many;
-    if (!kept.next) other = link_.lock();
-  }
-  if (other != nullptr) Link::transmit_soon(other);
-  return kept;
-}
-
-Session::Next Session::take_next() {
-  Frame& kept = *unsent_++;
-  OutboundFrame frame;
-  frame.head = kept.frame.head;
-  frame.attachments = kept.frame.attachments;
-  if (!std::exchange(kept.transmitted, true)) {
-    frame.sent = std::move(kept.frame.sent);
-  } else {
-    remove_flag(frame.head.bytes(), frame_flags::on_lanes);  // the flag is that of the previous link
-    if (kept.ends_when_sent) {
-      frame.sent = [self = shared_from_this(), check = kept.check, id = kept.call_id] {
-        if (check != nullptr) (*check)();
-        self->notified(id);
-      };
-    } else if (kept.check != nullptr) {
-      frame.sent = [check = kept.check] { (*check)(); };
-    }
-  }
-  return {std::move(frame), next_++, kept.counts};
-}
-
-std::optional<Session::Next> Session::next_if_last(const Link* link) {
-  if (link == nullptr || in_use_ != link || next_ + 1 != end_of_kept()) return std::nullopt;
-  return take_next();
-}
-
-std::optional<Session::Next> Session::next(const Link& link) {
-  MutexLock lock(mutex_);
-  if (ended_ || in_use_ != &link || unsent_ == kept_.end()) return std::nullopt;
-  return take_next();
-}
-
-std::shared_ptr<Link> Session::drop_until(std::uint64_t count, std::list<Frame>& dropped) {
-  for (; first_ < count && !kept_.empty(); ++first_) {
-    const auto first = kept_.begin();
-    if (first->is_bounded()) {
-      kept_bytes_ -= first->bytes;
-      *kept_total_ -= first->bytes;
-    }
-    if (unsent_ == first) ++unsent_;
-    dropped.splice(dropped.end(), kept_, first);
-  }
-  next_ = std::max(next_, first_);
-  const bool full = kept_bytes_ >= max_kept_;
-  return full_.exchange(full) && !full ? link_.lock() : nullptr;
-}
-
-void Session::finish_notifications(const std::list<Frame>& dropped) {
-  for (const Frame& frame : dropped)
-    if (frame.notifies) notified(frame.call_id);
-}
-
-bool Session::acknowledged(std::uint64_t count) {
-  std::list<Frame> dropped;  // destroyed without the mutex
-  std::shared_ptr<Link> has_room;
-  {
-    MutexLock lock(mutex_);
-    if (ended_) return true;
-    if (count > end_of_kept()) return false;
-    has_room = drop_until(count, dropped);
-  }
-  finish_notifications(dropped);
-  if (has_room != nullptr) Link::send_held_soon(has_room);
-  return true;
-}
-
-bool Session::acknowledged_by_request(std::uint32_t low_bits) {
-  std::uint64_t first = 0;
-  {
-    MutexLock lock(mutex_);
-    first = first_;
-  }
-  const auto ahead = static_cast<std::int32_t>(low_bits - static_cast<std::uint32_t>(first));
-  return ahead <= 0 || acknowledged(first + static_cast<std::uint32_t>(ahead));
-}
-
-std::optional<Session::Asked> Session::take(std::uint64_t call_id) {
-  MutexLock lock(mutex_);
-  return asked_.take(call_id);
-}
-
-std::optional<Session::Asked> Session::answered(std::uint64_t call_id) {
-  std::list<Frame> dropped;
-  std::optional<Asked> asked;
-  std::shared_ptr<Link> has_room;
-  {
-    MutexLock lock(mutex_);
-    asked = asked_.take(call_id);
-    if (asked) has_room = drop_until(asked->number + 1, dropped);
-  }
-  finish_notifications(dropped);
-  if (has_room != nullptr) Link::send_held_soon(has_room);
-  return asked;
-}
-
-void Session::notified(std::uint64_t call_id) {
-  const auto asked = take(call_id);
-  if (asked && asked->call != nullptr) asked->call->finish(PendingCall::Reply{});
+  OutboundFrame& frame = sealed->frame;
+  AgentCounters::count(core_->counters().bytes_sent, frame.bytes());
+  std::uint64_t attached = 0;  // counted as the other side counts
+  for (const Buffer& attachment : frame.attachments) attached += padded(attachment.size());
+  const std::uint64_t bytes = frame.head.size() + attached;
+  const bool ends_when_sent = call->notify() && !call->acknowledged() && attached <= copied_bytes;
+  if (ends_when_sent)
+    for (Buffer& attachment : frame.attachments) attachment = Buffer::copy(attachment.bytes());
+  if (!call->upkeep()) calls_.use_credit(bytes);
+  const bool counts = !call->background();
+  if (counts) count(requests_sent_);
+  unacknowledged_.frames = unacknowledged_.bytes = 0;  // the request acknowledges what was accepted
+  const std::uint64_t number = frames_.keep({.frame = std::move(frame),
+                                             .kind = FrameKind::request,
+                                             .call_id = call->id(),
+                                             .check = std::move(sealed->check),
+                                             .notification = call->notify() ? call : nullptr,
+                                             .ends_when_sent = ends_when_sent});
+  if (!call->notify()) calls_.sent(call->id(), {call, number, bytes, !call->upkeep(), counts});
+  transmit();
 }
 
 void Session::cancel(std::uint64_t call_id) {
-  OutboundFrame frame = OutgoingMessage::plain(FrameKind::cancel, call_id);
-  add_flag(frame.head.bytes(), frame_flags::resumable);
-  std::shared_ptr<Link> link;
-  {
-    MutexLock lock(mutex_);
-    Asked* asked = asked_.find(call_id);
-    if (ended_ || asked == nullptr || asked->call == nullptr) return;
-    asked->call = nullptr;  // the answer will still arrive and return the credit
-    const std::uint64_t bytes = frame.bytes();
-    keep({.frame = std::move(frame), .call_id = call_id, .bytes = bytes, .kind = FrameKind::cancel});
-    link = link_.lock();
-  }
-  if (link != nullptr) Link::transmit_soon(link);
+  run([self = shared_from_this(), call_id] {
+    auto* sent = self->calls_.find(call_id);
+    if (sent == nullptr || sent->call == nullptr || self->state_ == State::over) return;
+    sent->call = nullptr;  // the answer will still arrive and return the credit
+    self->frames_.withdraw(sent->number);
+    self->keep_cancel(call_id);
+    self->transmit();
+  });
 }
 
-std::uint64_t Session::acknowledged_frames() const {
-  MutexLock lock(mutex_);
-  return first_;
-}
-
-bool Session::awaits(std::uint64_t call_id) const {
-  MutexLock lock(mutex_);
-  return asked_.contains(call_id);
-}
-
-// --- Receiving ---
-
-std::uint64_t Session::accepted() const {
-  MutexLock lock(mutex_);
-  return accepted_;
-}
-
-Session::Arrival Session::arrive(std::uint64_t number) {
-  MutexLock lock(mutex_);
-  if (number > accepted_) return Arrival::gap;
-  if (number < accepted_) return Arrival::repeated;
-  ++accepted_;
-  return Arrival::accepted;
-}
-
-void Session::serve(std::uint64_t call_id, std::weak_ptr<IncomingCall> call) {
-  MutexLock lock(mutex_);
-  if (!ended_ && !serving_.contains(call_id)) serving_.insert(call_id, std::move(call));
-}
-
-void Session::served(std::uint64_t call_id) {
-  MutexLock lock(mutex_);
-  serving_.take(call_id);
-}
-
-std::shared_ptr<IncomingCall> Session::serving(std::uint64_t call_id) const {
-  MutexLock lock(mutex_);
-  const auto* found = const_cast<IdMap<std::weak_ptr<IncomingCall>>&>(serving_).find(call_id);
-  return found == nullptr ? nullptr : found->lock();
-}
-
-// --- Links ---
-
-std::optional<std::vector<std::uint64_t>> Session::use(const std::shared_ptr<Link>& link) {
-  MutexLock lock(mutex_);
-  if (ended_) return std::nullopt;
-  const auto used = link_.lock();
-  if (used != nullptr) {
-    if (used != link) others_.push_back(link);
-    return std::nullopt;
-  }
-  link_ = link;
-  in_use_ = link.get();
-  unsent_ = kept_.begin();
-  next_ = first_;
-  std::vector<std::uint64_t> charged;
-  for (const Frame& kept : kept_) {
-    Asked* asked = kept.kind == FrameKind::request ? asked_.find(kept.call_id) : nullptr;
-    if (asked == nullptr) continue;
-    asked->charged = link;
-    charged.push_back(kept.bytes);
-  }
-  return charged;
-}
-
-void Session::leave(const Link& link, std::vector<std::shared_ptr<PendingCall>> held) {
-  std::shared_ptr<Link> successor;
-  std::optional<Error> ended;
-  {
-    MutexLock lock(mutex_);
-    ended = ended_;
-    for (; !ended && !held.empty(); held.pop_back()) waiting_.push_front(std::move(held.back()));
-    std::erase_if(others_, [&](const auto& weak) {
-      const auto other = weak.lock();
-      return other == nullptr || other.get() == &link;
-    });
-    const auto used = link_.lock();
-    if (used != nullptr && used.get() != &link) {
-      successor = used;  // takes over the held calls
-    } else {
-      link_.reset();
-      in_use_ = nullptr;
-      if (!others_.empty()) {
-        successor = others_.front().lock();
-        others_.erase(others_.begin());
-      }
+void Session::fail_calls(const Error& error) {
+  run([self = shared_from_this(), error] {
+    for (const auto& call : self->calls_.in_flight()) {
+      if (auto* sent = self->calls_.find(call->id())) sent->call = nullptr;
+      call->fail(error);
     }
+    for (const auto& call : self->frames_.notifications()) call->fail(error);
+    for (const auto& call : self->calls_.take_held()) call->fail(error);
+  });
+}
+
+void Session::on_reply(std::shared_ptr<IncomingMessage> message) {
+  // Even if the call has ended, because the reply may pass references to this agent.
+  if (message->has_sections())
+    for (const auto& hook : core_->hooks().all()) hook->replied(*message, peer_);
+  auto sent = calls_.take(message->prefix().call_id);
+  if (!sent) return;
+  acknowledged(sent->number + 1);
+  if (sent->call != nullptr) sent->call->finish(std::move(message));
+  dispatch_held();
+}
+
+// --- Frames ---
+
+std::uint64_t Session::keep(SentFrames::Frame&& frame) {
+  const std::uint64_t number = frames_.keep(std::move(frame));
+  note_kept();
+  return number;
+}
+
+void Session::keep_cancel(std::uint64_t call_id) {
+  keep({.frame = OutgoingMessage::plain(FrameKind::cancel, call_id),
+        .kind = FrameKind::cancel,
+        .call_id = call_id});
+}
+
+void Session::note_kept() {
+  const std::uint64_t bytes = frames_.bytes();
+  kept_bytes_.store(bytes, std::memory_order_relaxed);
+  // An atomic addition for each frame would be expensive, so the total of all sessions is not exact.
+  const std::uint64_t difference = bytes > reported_ ? bytes - reported_ : reported_ - bytes;
+  if (difference < reported_at && (bytes != 0 || state_ != State::over)) return;
+  core_->sessions().kept_total() += bytes - std::exchange(reported_, bytes);
+}
+
+void Session::transmit() {
+  while (state_ == State::connected && frames_.has_unsent()) {
+    if (unacknowledged_.frames >= few_frames || unacknowledged_.bytes >= few_bytes) acknowledge();
+    OutboundFrame frame = frames_.next();
+    // A peer without sessions acknowledges nothing: what was sent has arrived, or the session ends.
+    if (!is_kept_)
+      frame.sent = [weak = weak_from_this(), count = frames_.unsent(),
+                    first = std::move(frame.sent)]() mutable {
+        if (first) first();
+        if (const auto self = weak.lock(); self != nullptr && self->state_ == State::connected)
+          self->acknowledged(count);
+      };
+    link_->send(std::move(frame));
   }
-  for (const auto& call : held) call->lose(ended->kind(), ended->what());
-  if (successor != nullptr) successor->loop()->post([successor] { successor->begin_session(); });
+}
+
+void Session::acknowledged(std::uint64_t count) {
+  if (count > frames_.end())
+    throw Error(ErrorKind::protocol_error, "bad frame: it acknowledges " + std::to_string(count) +
+                                               " frames, more than the " + std::to_string(frames_.end()) +
+                                               " that were sent");
+  if (count <= frames_.first()) return;
+  frames_.acknowledge(count);
+  note_kept();
+  serve_waiting();
+}
+
+void Session::on_received(std::uint64_t count) {
+  if (!is_kept_)
+    throw Error(ErrorKind::protocol_error, "bad frame: an acknowledgement on a connection without sessions");
+  acknowledged(count);
+}
+
+void Session::arrived(const Prefix& prefix) {
+  ++accepted_;
+  was_used_.store(true, std::memory_order_relaxed);
+  if (!is_kept_) return;
+  ++unacknowledged_.frames;
+  unacknowledged_.bytes += Prefix::size + prefix.message_bytes();
+  if (unacknowledged_.frames >= many_frames || unacknowledged_.bytes >= many_bytes) return acknowledge();
+  const bool is_awaited = (prefix.flags & frame_flags::acknowledge) != 0 ||
+                          ((prefix.flags & frame_flags::notify) != 0 && prefix.body_bytes > copied_bytes);
+  if (is_awaited && !std::exchange(unacknowledged_.is_posted, true))
+    loop()->post([self = shared_from_this()] {
+      self->run([self] {
+        self->unacknowledged_.is_posted = false;
+        self->acknowledge();
+      });
+    });
+  if (is_awaited || unacknowledged_.bytes < large_bytes || unacknowledged_.timer != 0) return;
+  unacknowledged_.timer =
+      loop()->schedule(later(loop()->now(), acknowledge_after), while_alive(this, [](Session& self) {
+                         self.unacknowledged_.timer = 0;
+                         if (self.unacknowledged_.bytes >= large_bytes) self.acknowledge();
+                       }));
+}
+
+void Session::acknowledge() {
+  if (state_ != State::connected || unacknowledged_.frames == 0) return;
+  unacknowledged_.frames = unacknowledged_.bytes = 0;
+  link_->send(OutgoingMessage::plain(FrameKind::received, accepted_));
+}
+
+// --- Messages of the peer ---
+
+ServedCalls::Source Session::source(const Link& link) {
+  return {.carrier = shared_from_this(), .loop = link.loop(), .caller = link.caller()};
+}
+
+void Session::on_message(const Link& link, std::shared_ptr<IncomingMessage> message, bool admitted) {
+  switch (message->prefix().kind) {
+    case FrameKind::request:
+      return on_request(link, std::move(message), admitted);
+    case FrameKind::reply:
+      return on_reply(std::move(message));
+    case FrameKind::cancel:
+      return served_.cancel(message->prefix().call_id);
+    case FrameKind::credit:
+      calls_.give_back(message->credit().calls, message->credit().bytes);
+      return dispatch_held();
+    default:
+      return;
+  }
+}
+
+void Session::on_request(const Link& link, std::shared_ptr<IncomingMessage> message, bool admitted) {
+  // If this agent ends without a goodbye, its peers consider it lost. So no peer may receive an answer
+  // afterwards.
+  if (core_->ended()) return;
+  if (is_kept_) {
+    const auto first = static_cast<std::uint32_t>(frames_.first());
+    const auto ahead = static_cast<std::int32_t>(message->request().accepted - first);
+    if (ahead > 0) acknowledged(frames_.first() + static_cast<std::uint32_t>(ahead));
+  }
+  if (served_.accept(source(link), std::move(message), admitted, is_full(), accepted_))
+    count(requests_received_);
+}
+
+void Session::on_skipped(const Link& link, const Prefix& prefix) {
+  if (prefix.kind != FrameKind::request || core_->ended()) return;
+  count(requests_received_);  // most methods are not background methods
+  served_.skip(source(link), prefix);
+}
+
+// While more bytes of replies are kept than the peer accepts at a time, its further requests wait. So a peer
+// that reads slowly delays only itself. Reading continues meanwhile: two agents whose replies pile up towards
+// each other would otherwise wait for each other.
+void Session::serve_waiting() {
+  served_.serve_waiting(loop(), [this] { return is_full() && state_ != State::over; });
+}
+
+void Session::check_fits(const OutboundFrame& frame) const {
+  check_outgoing(frame, core_->options().limits);
+  check_outgoing(frame, peer_limits_, "the peer's");
+}
+
+bool Session::exceeds(const OutboundFrame& frame) const {
+  try {
+    check_fits(frame);
+    return false;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+void Session::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) {
+  if (is_over_) return;  // the loop may not run any more
+  frame.sent = [active = std::move(active)] {};
+  Reply reply{call_id, std::move(frame)};
+  is_first_here() ? answer(std::move(reply)) : push(std::move(reply));
+}
+
+void Session::send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall active) {
+  if ((request.flags & frame_flags::notify) != 0)
+    return core_->log().write_some(
+        "notifications failed", core_->loops().front(),
+        "a notification from " + peer_.name + " failed: " + failure.method + ": " + failure.message,
+        {{log_fields::peer, peer_.name},
+         {log_fields::method, failure.method},
+         {log_fields::call, std::to_string(request.call_id)},
+         {log_fields::kind, to_string(failure.kind)}});
+  OutboundFrame frame = OutgoingMessage::failure(request.call_id, failure);
+  if (failure.payload != nullptr && exceeds(frame)) {  // the error is more important than its payload
+    FailureInfo bare = failure;
+    bare.payload = nullptr;
+    frame = OutgoingMessage::failure(request.call_id, bare);
+  }
+  send_reply(request.call_id, std::move(frame), std::move(active));
+}
+
+void Session::answer(Reply&& reply) {
+  const std::uint64_t accepted = served_.answered(reply.call_id);
+  if (state_ == State::over) return;
+  if (accepted == 0) {  // a refusal
+    if (is_full() && frames_.refusals() >= max_refusals)
+      return core_->session_lost(
+          shared_from_this(),
+          Error(ErrorKind::resource_exhausted,
+                "the peer does not read its replies: " + std::to_string(frames_.refusals()) +
+                    " refusals and " + std::to_string(frames_.reply_bytes()) +
+                    " bytes are not acknowledged, the limits are " + std::to_string(max_refusals) + " and " +
+                    std::to_string(max_replies_) + " (Limits::in_flight)"));
+  } else if (accepted == accepted_ && state_ == State::connected) {
+    unacknowledged_.frames = unacknowledged_.bytes = 0;  // the reply acknowledges its request
+  }
+  AgentCounters::count(core_->counters().bytes_sent, reply.frame.bytes());
+  keep({.frame = std::move(reply.frame),
+        .kind = FrameKind::reply,
+        .call_id = reply.call_id,
+        .is_refusal = accepted == 0});
+  transmit();
+  if (state_ != State::connected && is_full() && core_->sessions().keeps_too_much())
+    core_->session_lost(
+        shared_from_this(),
+        Error(ErrorKind::peer_lost, peer_.name + " is absent, and the replies that are kept for it exceed "
+                                                 "Limits::in_flight, those of all peers in_flight_total"));
+}
+
+void Session::call_ended(const Gone& gone) {
+  if (!gone.was_refused) core_->accounts()->release(gone.bytes, gone.upkeep);
+  if (is_over_) return;
+  const auto forget = [gone](Session& self) {
+    const auto credit = self.served_.ended(gone);
+    if (!credit || self.state_ == State::over) return;
+    if (self.frames_.credits() >= max_refusals)
+      return self.core_->session_lost(self.shared_from_this(),
+                                      Error(ErrorKind::resource_exhausted,
+                                            "the peer does not acknowledge the credit of its notifications"));
+    self.keep({.frame = OutgoingMessage::credit(*credit), .kind = FrameKind::credit});
+    self.transmit();
+  };
+  if (is_first_here()) return forget(*this);
+  push(Callback([self = shared_from_this(), forget] { forget(*self); }));
 }
 
 // --- Its end ---
 
 void Session::end(const Error& reason, const std::optional<Error>& cause) {
-  std::vector<std::pair<std::uint64_t, Asked>> asked;
-  std::vector<std::pair<std::uint64_t, std::weak_ptr<IncomingCall>>> serving;
-  Fifo<std::shared_ptr<PendingCall>> waiting;
-  std::list<Frame> kept;
-  {
-    MutexLock lock(mutex_);
-    if (ended_) return;
-    ended_ = reason;
-    is_over_ = true;
-    asked = asked_.take_all();
-    serving = serving_.take_all();
-    waiting = std::exchange(waiting_, {});
-    kept.swap(kept_);
-    *kept_total_ -= std::exchange(kept_bytes_, 0);
-    unsent_ = kept_.end();
-    link_.reset();
-    in_use_ = nullptr;
-    others_.clear();
-  }
-  for (const auto& [id, one] : asked)
-    if (one.call != nullptr) one.call->lose(cause, reason.kind(), reason.what());
-  for (const auto& call : waiting) call->lose(cause, reason.kind(), reason.what());
-  // Notifications are served even if their sender is gone.
-  for (const auto& [id, weak] : serving)
-    if (const auto call = weak.lock(); call != nullptr && !call->is_notification()) call->cancel();
+  if (state_ == State::over) return;
+  leave_link();
+  state_ = State::over;
+  is_over_ = true;
+  why_over_ = reason;
+  cause_ = cause;
+  for (const auto& link : std::exchange(links_, {})) link->close_soon(reason);
+  frames_.clear(cause, reason);
+  note_kept();
+  for (const auto& call : calls_.take_all()) call->lose(cause, reason.kind(), reason.what());
+  for (const auto& call : calls_.take_held()) drop(call);
+  served_.cancel_all();
+  serve_waiting();  // those that were cancelled end at once
 }
 
-void Session::fail_calls(const Error& error) {
-  std::vector<std::shared_ptr<PendingCall>> calls;
-  {
-    MutexLock lock(mutex_);
-    asked_.for_each([&](std::uint64_t, const Asked& asked) {
-      if (asked.call != nullptr) calls.push_back(asked.call);
-    });
-    while (!waiting_.empty()) calls.push_back(waiting_.pop());
-  }
-  std::sort(calls.begin(), calls.end(), [](const auto& a, const auto& b) { return a->id() < b->id(); });
-  for (const auto& call : calls) call->fail(error);
-}
-
-std::uint64_t Session::kept_bytes() const {
-  std::uint64_t bytes = 0;
-  MutexLock lock(mutex_);
-  for (const Frame& kept : kept_) bytes += kept.frame.bytes();
-  return bytes;
-}
-
-std::vector<std::shared_ptr<PendingCall>> Session::sent() const {
-  std::vector<std::shared_ptr<PendingCall>> calls;
-  MutexLock lock(mutex_);
-  asked_.for_each([&](std::uint64_t, const Asked& asked) {
-    if (asked.call != nullptr) calls.push_back(asked.call);
-  });
-  return calls;
-}
-
-std::vector<std::shared_ptr<PendingCall>> Session::waiting() const {
-  MutexLock lock(mutex_);
-  return {waiting_.begin(), waiting_.end()};
-}
-
-std::vector<std::shared_ptr<IncomingCall>> Session::orphans() const {
-  std::vector<std::shared_ptr<IncomingCall>> calls;
-  MutexLock lock(mutex_);
-  serving_.for_each([&](std::uint64_t, const std::weak_ptr<IncomingCall>& weak) {
-    if (auto call = weak.lock()) calls.push_back(std::move(call));
-  });
-  return calls;
+// The loop may never run again, so the jobs that wait run here.
+void Session::end_on(const Loop& loop, const Error& reason) {
+  if (!is_at(loop)) return;
+  end(reason, core_->job_error_of_ends());
+  work(loop);
 }
 
 }  // namespace weft::rpc

@@ -18,7 +18,7 @@ namespace {
 // absent peers of a healthy agent are at most the peers of a job that it loses within the heartbeat's
 // timeout, for example by a partition.
 constexpr std::size_t max_absent_used = 16384, max_absent_unused = 1024, max_over_unused = 4096;
-// More bytes than a healthy peer leaves unacknowledged (link_session.cc).
+// More bytes than a healthy peer leaves unacknowledged (session.cc).
 constexpr std::uint64_t min_kept = std::uint64_t{8} << 20;
 
 // Whether a peer that proves the identity `now` may be the peer that proved `before`. A certificate proves
@@ -105,16 +105,14 @@ Sessions::Sessions(const AgentOptions& options, AgentId self, std::uint64_t id_s
     : timeout_(options.heartbeat.timeout),
       self_(std::move(self)),
       id_seed_(id_seed),
-      max_kept_(std::max(options.limits.in_flight, min_kept)),
       max_kept_total_(std::max(options.limits.in_flight_total, min_kept)),
-      kept_total_(std::make_shared<std::atomic<std::uint64_t>>(0)),
       own_(own),
       gone_(std::move(gone)) {}
 
 Sessions::~Sessions() = default;
 
 std::shared_ptr<Session> Sessions::open(const AgentId& life, const std::string& identity,
-                                        const ProcessId& process, bool resumable) {
+                                        const ProcessId& process, bool is_kept, const Make& make) {
   MutexLock lock(mutex_);
   const auto known = names_.find(life.incarnation);
   const std::string* owner = life.incarnation == self_.incarnation ? &self_.name
@@ -123,35 +121,53 @@ std::shared_ptr<Session> Sessions::open(const AgentId& life, const std::string& 
   if (owner != nullptr && *owner != life.name)
     throw Error(ErrorKind::permission_denied, "'" + life.name + "' states the incarnation of '" + *owner +
                                                   "', expected an incarnation of its own");
-  if (is_over(life)) return nullptr;
-  const auto [place, is_new] = entries_.try_emplace(life);
-  Entry& entry = place->second;
-  if (!is_new && !may_be_the_same(entry.identity, identity))
+  if (life == self_) return with_itself_.emplace_back(make(++last_number_));
+  const auto found = entries_.find(life);
+  if (found == entries_.end()) {
+    const bool was_gone = is_over(life);
+    auto session = make(++last_number_);
+    names_.emplace(life.incarnation, life.name);
+    entries_.emplace(life, Entry{session, identity, process, was_gone});
+    return session;
+  }
+  Entry& entry = found->second;
+  if (!may_be_the_same(entry.identity, identity))
     throw Error(ErrorKind::permission_denied,
                 to_string(life) + " has proved the identity '" + entry.identity + "', but now proves " +
                     (identity.empty() ? "none" : "'" + identity + "'") + ", expected the same identity");
-  if (is_new) names_.emplace(life.incarnation, life.name);
-  if (is_new || !identity.empty()) entry.identity = identity;
-  if (entry.session == nullptr && resumable)
-    entry.session = std::make_shared<Session>(life, id_seed_, max_kept_, kept_total_, max_kept_total_);
+  if (entry.session->is_kept() != is_kept)
+    throw Error(ErrorKind::protocol_error, to_string(life) + " has stated other features before");
+  if (!identity.empty()) entry.identity = identity;
   entry.process = process;
-  end_absence(entry);
-  return resumable ? entry.session : nullptr;
+  if (is_kept) return entry.session;
+  note_end(*entry.session);
+  return entry.session = make(++last_number_);
 }
 
-bool Sessions::begin_absence(const AgentId& life, const Error& reason, const std::shared_ptr<Loop>& loop) {
+bool Sessions::connected(const Session& session) {
   MutexLock lock(mutex_);
-  const auto found = entries_.find(life);
-  if (found == entries_.end() || found->second.session == nullptr || timeout_.count() <= 0) return false;
+  if (session.peer() == self_) return true;
+  const auto found = entries_.find(session.peer());
+  if (found == entries_.end() || found->second.session.get() != &session) return false;
+  end_absence(found->second);
+  return true;
+}
+
+bool Sessions::begin_absence(const Session& session, const Error& reason, const std::shared_ptr<Loop>& loop) {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(session.peer());
+  if (found == entries_.end() || found->second.session.get() != &session || timeout_.count() <= 0)
+    return false;
   Entry& entry = found->second;
-  const bool used = entry.session->used();
+  if (entry.absence != nullptr) return true;
+  const bool used = session.was_used();
   std::size_t& number = used ? absent_used_ : absent_unused_;
   if (number == (used ? max_absent_used : max_absent_unused)) return false;
   // Other peers do not pay for those that keep much.
-  if (*kept_total_ > max_kept_total_ && entry.session->kept_bytes() > max_kept_) return false;
+  if (keeps_too_much() && session.kept_bytes() > min_kept) return false;
   ++number;
   entry.counted_in = &number;
-  entry.absence = std::make_shared<Absence>(weak_from_this(), life, loop, reason.what());
+  entry.absence = std::make_shared<Absence>(weak_from_this(), session.peer(), loop, reason.what());
   const bool watched = entry.process.is_on_host_of(own_) && entry.process.number != own_.number;
   entry.absence->begin(timeout_, watched ? std::optional(entry.process) : std::nullopt);
   return true;
@@ -163,21 +179,48 @@ std::shared_ptr<Session> Sessions::close(const AgentId& life) {
   return found == entries_.end() ? nullptr : remove(found);
 }
 
+bool Sessions::close(const Session& session) {
+  MutexLock lock(mutex_);
+  const auto own = std::find_if(with_itself_.begin(), with_itself_.end(),
+                                [&](const auto& one) { return one.get() == &session; });
+  if (own != with_itself_.end()) {
+    note_end(session);
+    with_itself_.erase(own);
+    return false;
+  }
+  const auto found = entries_.find(session.peer());
+  if (found == entries_.end() || found->second.session.get() != &session) return false;
+  remove(found);
+  return true;
+}
+
+void Sessions::note_end(const Session& session) {
+  requests_of_ended_ += session.requests_sent() + session.requests_received();
+}
+
 std::shared_ptr<Session> Sessions::remove(std::map<AgentId, Entry>::iterator found) {
   Entry entry = std::move(found->second);
   end_absence(entry);
+  note_end(*entry.session);
   const std::uint64_t incarnation = found->first.incarnation;
   entries_.erase(found);
-  if (entry.session == nullptr) {
+  if (!entry.session->is_kept()) {  // what such a peer may have said ends with its connection
     names_.erase(incarnation);
-    return nullptr;
+    return entry.session;
   }
-  const bool used = entry.session->used();
+  if (entry.was_gone) return entry.session;  // it is remembered already
+  const bool used = entry.session->was_used();
   auto& over = used ? over_used_ : over_unused_;
   over.push_back(incarnation);
   if (over.size() > (used ? max_lost_remembered : max_over_unused)) {
-    names_.erase(over.front());
+    const auto oldest = names_.find(over.front());
     over.pop_front();
+    // An incarnation that has connected again is remembered again at its next end.
+    if (const auto again = entries_.find({oldest->second, oldest->first}); again != entries_.end()) {
+      again->second.was_gone = false;
+    } else {
+      names_.erase(oldest);
+    }
   }
   return entry.session;
 }
@@ -185,7 +228,9 @@ std::shared_ptr<Session> Sessions::remove(std::map<AgentId, Entry>::iterator fou
 // An incarnation that is known, but neither connected nor absent, is gone.
 bool Sessions::is_over(const AgentId& life) const {
   const auto known = names_.find(life.incarnation);
-  return known != names_.end() && known->second == life.name && !entries_.contains(life);
+  if (known == names_.end() || known->second != life.name) return false;
+  const auto found = entries_.find(life);
+  return found == entries_.end() || found->second.was_gone;
 }
 
 std::optional<AgentId> Sessions::agent_of(std::uint64_t incarnation) const {
@@ -218,6 +263,21 @@ std::shared_ptr<Session> Sessions::find(const AgentId& life) const {
   return found == entries_.end() ? nullptr : found->second.session;
 }
 
+std::shared_ptr<Session> Sessions::latest(const std::string& name) const {
+  std::shared_ptr<Session> latest;
+  MutexLock lock(mutex_);
+  for (auto entry = entries_.lower_bound(AgentId{name, 0});
+       entry != entries_.end() && entry->first.name == name; ++entry)
+    if (latest == nullptr || entry->second.session->number() > latest->number())
+      latest = entry->second.session;
+  return latest;
+}
+
+bool Sessions::is_connected(const AgentId& life) const {
+  const auto session = find(life);
+  return session != nullptr && session->is_connected();
+}
+
 bool Sessions::is_absent(const AgentId& life) const {
   MutexLock lock(mutex_);
   const auto found = entries_.find(life);
@@ -247,21 +307,35 @@ bool Sessions::is_absent_on_this_host(const std::string& name) const {
   });
 }
 
-std::vector<std::shared_ptr<Session>> Sessions::all() const {
-  std::vector<std::shared_ptr<Session>> sessions;
+Sessions::Requests Sessions::requests_with(const std::set<std::string>& names) const {
+  Requests requests;
+  const auto add = [&](const Session& session) {
+    const std::uint64_t sent = session.requests_sent(), received = session.requests_received();
+    requests.ever += sent + received;
+    if (!names.contains(session.peer().name)) return;
+    requests.sent += sent;
+    requests.received += received;
+  };
   MutexLock lock(mutex_);
-  sessions.reserve(entries_.size());
-  for (const auto& [life, entry] : entries_)
-    if (entry.session != nullptr) sessions.push_back(entry.session);
+  requests.ever = requests_of_ended_;
+  for (const auto& [life, entry] : entries_) add(*entry.session);
+  for (const auto& session : with_itself_) add(*session);
+  return requests;
+}
+
+std::vector<std::shared_ptr<Session>> Sessions::all() const {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<Session>> sessions = with_itself_;
+  for (const auto& [life, entry] : entries_) sessions.push_back(entry.session);
   return sessions;
 }
 
 std::vector<std::shared_ptr<Session>> Sessions::close_all() {
-  std::vector<std::shared_ptr<Session>> sessions;
   MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<Session>> sessions = std::exchange(with_itself_, {});
   for (auto& [life, entry] : entries_) {
     end_absence(entry);
-    if (entry.session != nullptr) sessions.push_back(entry.session);
+    sessions.push_back(entry.session);
   }
   entries_.clear();
   return sessions;

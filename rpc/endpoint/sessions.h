@@ -9,8 +9,8 @@
 //
 // A peer chooses its incarnation itself, and other ids contain only the incarnation. So an incarnation
 // belongs to one agent: the name that has stated it first, as long as the agent is connected or remembered.
-// Owned by AgentCore. Thread-safe. AgentCore calls the functions with a mutex locked, so Sessions calls no
-// function of AgentCore except `gone`, which runs on a loop.
+// Owned by AgentCore. Thread-safe. It calls no function of other classes with its mutex locked, except
+// `make`; `gone` runs on a loop.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>
@@ -20,6 +20,7 @@
 
 #include <deque>
 #include <map>
+#include <set>
 #include <unordered_map>
 
 namespace weft::rpc {
@@ -28,26 +29,36 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
  public:
   // A peer is gone; its entry has been removed.
   using Gone = std::function<void(const std::shared_ptr<Session>& session, const Error& reason)>;
+  // Makes a session. number: unique among the sessions of this agent.
+  using Make = std::function<std::shared_ptr<Session>(std::uint64_t number)>;
 
   // self: this agent. id_seed, own: Runtime::id_seed and Runtime::process.
   Sessions(const AgentOptions& options, AgentId self, std::uint64_t id_seed, ProcessId own, Gone gone);
   ~Sessions();
 
-  // A connection to that incarnation was made: ends the absence, and returns the session. null: the
-  // incarnation is gone, or resumable is false (the connection has no sessions). identity: the proven
-  // identity of the peer. Throws permission_denied if the incarnation belongs to another agent or identity.
+  // The session for a connection to that incarnation. is_kept: as Session::is_kept(); otherwise a session is
+  // made for each connection. identity: the proven identity of the peer. Throws permission_denied if the
+  // incarnation belongs to another agent or identity, protocol_error if it has stated other features before.
   std::shared_ptr<Session> open(const AgentId& life, const std::string& identity, const ProcessId& process,
-                                bool resumable);
-  // The last connection to that incarnation has ended: begins the absence. false: the incarnation has no
-  // session, or the session is not kept because of a limit or because Heartbeat::timeout is 0.
-  bool begin_absence(const AgentId& life, const Error& reason, const std::shared_ptr<Loop>& loop);
-  // The incarnation is gone: the caller ends the returned session. null: it was gone before, or it had no
-  // session.
+                                bool is_kept, const Make& make);
+  // The session has a connection: ends its absence. false: the session was closed.
+  bool connected(const Session& session);
+  // The session has no connection: its absence begins, or goes on. false: the session is not kept because of
+  // a limit, or because Heartbeat::timeout is 0, or it was closed.
+  bool begin_absence(const Session& session, const Error& reason, const std::shared_ptr<Loop>& loop);
+  // The incarnation is gone: the caller ends the returned session. null: it was gone before. The second form
+  // has no effect, and returns false, if the incarnation has another session by now.
   std::shared_ptr<Session> close(const AgentId& life);
+  bool close(const Session& session);
 
-  std::shared_ptr<Session> find(const AgentId& life) const;  // null: no session
+  std::shared_ptr<Session> find(const AgentId& life) const;        // null: no session
+  std::shared_ptr<Session> latest(const std::string& name) const;  // of any incarnation; null: none
+  // Whether the peer is connected or may return, and whether it is connected.
+  bool knows(const AgentId& life) const { return find(life) != nullptr; }
+  bool knows(const std::string& name) const { return latest(name) != nullptr; }
+  bool is_connected(const AgentId& life) const;
   bool is_absent(const AgentId& life) const;  // its last connection has ended, and it may return
-  // true: the session with this incarnation was closed. Only the latest incarnations are remembered.
+  // true: a session with this incarnation was closed. Only the latest incarnations are remembered.
   bool is_gone(const AgentId& life) const;
   // The agent to which the incarnation belongs, which may be this agent. nullopt: unknown.
   std::optional<AgentId> agent_of(std::uint64_t incarnation) const;
@@ -58,35 +69,51 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   // Random and secret; the tables of calls hash ids with it (id_map.h).
   std::uint64_t id_seed() const { return id_seed_; }
 
-  // The sessions with connected and absent peers. close_all() removes all of them; the caller ends the
-  // returned sessions.
+  // The bytes that all sessions keep, and whether they exceed the limit.
+  std::atomic<std::uint64_t>& kept_total() { return kept_total_; }
+  bool keeps_too_much() const { return kept_total_ > max_kept_total_; }
+
+  // The number of requests so far, not counting requests of background methods. sent, received: in the
+  // sessions with peers of the given names. ever: in all sessions, in both directions, including ended ones.
+  struct Requests {
+    std::uint64_t sent = 0, received = 0, ever = 0;
+  };
+  Requests requests_with(const std::set<std::string>& names) const;
+
+  // The sessions with connected and absent peers, and of this agent with itself. close_all() removes all of
+  // them; the caller ends the returned sessions.
   std::vector<std::shared_ptr<Session>> all() const;
   std::vector<std::shared_ptr<Session>> close_all();
 
  private:
   class Absence;
   struct Entry {
-    std::shared_ptr<Session> session;  // null: no connection of the peer has had sessions
+    std::shared_ptr<Session> session;
     std::string identity;
     ProcessId process;
-    std::shared_ptr<Absence> absence;  // null: the peer is connected
+    bool was_gone = false;                       // an earlier session with this incarnation has ended
+    std::shared_ptr<Absence> absence = nullptr;  // null: the peer is connected
     std::size_t* counted_in = nullptr;
   };
   bool is_over(const AgentId& life) const WEFT_REQUIRES(mutex_);
   void end_absence(Entry& entry) WEFT_REQUIRES(mutex_);
   std::shared_ptr<Session> remove(std::map<AgentId, Entry>::iterator found) WEFT_REQUIRES(mutex_);
+  void note_end(const Session& session) WEFT_REQUIRES(mutex_);
   void give_up(const AgentId& life, const Absence& absence, const Error& reason);
 
   const std::chrono::nanoseconds timeout_;
   const AgentId self_;
   const std::uint64_t id_seed_;
-  const std::uint64_t max_kept_, max_kept_total_;
-  const std::shared_ptr<std::atomic<std::uint64_t>> kept_total_;  // Session::kept_total
+  const std::uint64_t max_kept_total_;
+  std::atomic<std::uint64_t> kept_total_{0};
   const ProcessId own_;
   const Gone gone_;
 
   mutable Mutex mutex_;
+  std::uint64_t last_number_ WEFT_GUARDED_BY(mutex_) = 0;
   std::map<AgentId, Entry> entries_ WEFT_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Session>> with_itself_ WEFT_GUARDED_BY(mutex_);
+  std::uint64_t requests_of_ended_ WEFT_GUARDED_BY(mutex_) = 0;  // sent and received
   std::size_t absent_used_ WEFT_GUARDED_BY(mutex_) = 0, absent_unused_ WEFT_GUARDED_BY(mutex_) = 0;
   // The name of each incarnation in entries_, and of the latest incarnations that are gone.
   std::unordered_map<std::uint64_t, std::string> names_ WEFT_GUARDED_BY(mutex_);

@@ -14,20 +14,6 @@ Error foreign(std::uint64_t id) {
   return Error(ErrorKind::permission_denied, "stream " + std::to_string(id) + " was given to another peer");
 }
 
-// Whether the message may be lost because its connection has ended. Such a message is sent again over another
-// connection.
-bool may_be_lost(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const RemoteError&) {
-    return false;
-  } catch (const Error& own) {
-    return own.kind() == ErrorKind::peer_lost && own.execution() == Execution::maybe_executed;
-  } catch (...) {
-    return false;
-  }
-}
-
 // Serializes the generators of one call, which share its context.
 struct CallGenerators {
   StreamHome home;
@@ -67,13 +53,13 @@ class StreamTable::Carried final : public CallPart {
   // has received the message, and closes the streams that its program did not take.
   void ended(const std::exception_ptr& error) override {
     if (std::exchange(over_, true)) return;
-    if (error == nullptr) return settle();
+    if (error == nullptr) return;
     std::exception_ptr why = error;
     bool heard = false;
     try {
       std::rethrow_exception(error);
     } catch (const RemoteError& remote) {
-      if (remote.execution() != Execution::not_sent) return settle();
+      if (remote.execution() != Execution::not_sent) return;
     } catch (const Error& own) {
       heard = own.execution() != Execution::not_sent;
       const bool cut = own.kind() == ErrorKind::deadline_exceeded || own.kind() == ErrorKind::cancelled;
@@ -90,10 +76,6 @@ class StreamTable::Carried final : public CallPart {
   }
 
  private:
-  void settle() {
-    for (const std::uint64_t id : ids_) table_->settle(id);
-  }
-
   const std::shared_ptr<StreamTable> table_;
   std::vector<std::uint64_t> ids_;
   const bool reply_;
@@ -156,7 +138,6 @@ std::uint64_t StreamTable::hand_over(OutgoingMessage& message, std::shared_ptr<S
   entry.reader = message.only_destination();
   entry.result = message.is_reply();
   const auto* call = static_cast<IncomingCall*>(message.serving());
-  if (call != nullptr) entry.connection = call->connection();
   if (entry.reader != nullptr) {
     entry.counted_as = to_string(*entry.reader);
   } else if (const auto* route = dynamic_cast<const Route*>(message.route())) {
@@ -180,8 +161,9 @@ std::uint64_t StreamTable::hand_over(OutgoingMessage& message, std::shared_ptr<S
     served_.emplace(id, std::move(entry));
   }
   Carried::of(message, shared_from_this()).add(id);
-  // The end of the connection was reported before, so no event will end this stream.
-  if (call != nullptr && !call->connected()) end(id, stream_error(ErrorKind::peer_lost, "the peer is gone"));
+  // The end of the peer was reported before, so no event will end this stream.
+  if (call != nullptr && call->caller_is_lost())
+    end(id, stream_error(ErrorKind::peer_lost, "the peer is gone"));
   return id;
 }
 
@@ -212,9 +194,7 @@ void StreamTable::send_close(const Peer& source, std::uint64_t id) {
   call.begin();
   call.message().argument(0).set_uint(id);
   call.end();
-  source.start(std::move(call), [source, id](Result<PendingCall::Reply> reply) {
-    if (!reply.ok() && may_be_lost(reply.error())) send_close(source, id);
-  });
+  source.start(std::move(call), [](Result<PendingCall::Reply>) {});
 }
 
 Peer StreamTable::peer(const AgentId& life) const {
@@ -258,7 +238,6 @@ std::shared_ptr<ServedStream> StreamTable::find(std::uint64_t id, const Incoming
   if (found == served_.end()) throw no_stream(id);
   Entry& entry = found->second;
   if (entry.reader == nullptr || *entry.reader != reader) throw foreign(id);
-  entry.connection = asked_by.connection();
   return entry.stream;
 }
 
@@ -299,7 +278,6 @@ void StreamTable::stop(std::uint64_t id, const std::exception_ptr& error) {
     const auto found = served_.find(id);
     if (found == served_.end()) return;
     Entry& entry = found->second;
-    entry.settled = true;
     if (entry.reader != nullptr) stream = entry.stream;
   }
   if (stream == nullptr) return end(id, error);
@@ -312,12 +290,6 @@ void StreamTable::leaves(std::uint64_t id, const AgentId& to) {
   if (found != served_.end()) found->second.reader = std::make_shared<const AgentId>(to);
 }
 
-void StreamTable::settle(std::uint64_t id) {
-  MutexLock lock(mutex_);
-  const auto found = served_.find(id);
-  if (found != served_.end()) found->second.settled = true;
-}
-
 void StreamTable::draining() {
   std::vector<std::uint64_t> results;
   {
@@ -327,17 +299,6 @@ void StreamTable::draining() {
   }
   for (const std::uint64_t id : results)
     stop(id, stream_error(ErrorKind::shut_down, "the agent that serves this stream is shutting down"));
-}
-
-void StreamTable::connection_gone(std::uint64_t connection, const AgentId& peer, const Error& reason) {
-  const auto error = stream_error(reason.kind(), peer.name + ": " + reason.what());
-  // A settled stream without a connection was not pulled yet; its reader may have closed it in a message that
-  // was lost.
-  const auto concerned = [&](const Entry& entry) {
-    if (entry.connection != 0) return entry.connection == connection;
-    return entry.settled && entry.reader != nullptr && *entry.reader == peer;
-  };
-  for (const auto& stream : take_all(concerned)) stream->end(error);
 }
 
 void StreamTable::peer_gone(const AgentId& peer, const Error& reason) {

@@ -44,13 +44,11 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   void forget(std::uint64_t id);  // removes the stream, which has ended
   // The call that has the stream as an argument is about to be sent to `to`.
   void leaves(std::uint64_t id, const AgentId& to);
-  void settle(std::uint64_t id);  // the call with the stream as an argument has ended at its callee
 
   bool knows(std::string_view section) const override { return section == section_key; }
   void incoming(std::shared_ptr<IncomingCall> call, Callback next) override;
   void replied(IncomingMessage& message, const AgentId& from) override;
   void draining() override;
-  void connection_gone(std::uint64_t connection, const AgentId& peer, const Error& reason) override;
   void peer_gone(const AgentId& peer, const Error& reason) override;
   void shut_down() override;
 
@@ -62,11 +60,6 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
     std::shared_ptr<const AgentId> reader;  // null: not known yet, because the call has not been sent
     std::string counted_as;                 // the key in open_
     bool result = false;                    // the stream is the result of a call that this agent served
-    // The connection over which the reader's last message arrived: the call that returned the stream, or the
-    // latest pull. When this connection ends, the stream ends, because a reply may have been lost. 0: no
-    // message has arrived.
-    std::uint64_t connection = 0;
-    bool settled = false;  // the call with this argument has ended
   };
   using Entries = std::vector<std::shared_ptr<ServedStream>>;
 

@@ -31,7 +31,7 @@ using Sent =
 template <class Value, class... Given>
 struct OperatorCall {
   using Traits = rpc::detail::Signature<Value, Sent<Given>...>;
-  static constexpr bool is_idempotent = false, is_background = false, is_resumable = false;
+  static constexpr bool is_idempotent = false, is_background = false;
 };
 
 template <class Value, class... Given>

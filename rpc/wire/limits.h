@@ -12,15 +12,15 @@ struct Limits {
   std::uint32_t segments = 64;                      // Cap'n Proto segments of a header
   std::uint32_t attachments = 4096;                 // of one frame
   std::uint32_t nesting = 64;                       // levels of a header; a nested value uses two
-  // Requests received over one connection that have no reply yet. The handshake grants this number to the
+  // Requests received from one peer that have no reply yet. The handshake grants this number to the
   // peer as credit: further calls wait at the caller. A peer that ignores the credit gets resource_exhausted
   // at twice the number.
   std::uint32_t calls = 65536;
   // Requests received over all connections that have no reply yet; further requests are refused.
   std::uint32_t calls_total = 1'000'000;
   // Bytes of the requests that `calls` counts; a single frame may exceed this limit. The limit also applies
-  // to the bytes of replies and notifications that the peer has not acknowledged, for which it is at least 8
-  // MiB (rpc/endpoint/session.h).
+  // to the bytes of replies that the peer has not acknowledged, for which it is at least 8 MiB
+  // (rpc/endpoint/session.h).
   std::uint64_t in_flight = std::uint64_t{4} << 30;
   // Bytes of arriving frames of all connections, from the moment at which a frame announces its size. If this
   // limit is exceeded, connections wait for room for a second, then requests are refused

@@ -10,7 +10,7 @@ struct Header {
   attachments @0 :List(UInt64);  # bytes of each attachment; each begins at a multiple of 64 in the body
 
   union {
-    none @1 :Void;               # ping, pong, received, resume
+    none @1 :Void;               # ping, pong, received
     hello @2 :Hello;
     request @3 :Request;
     reply @4 :Reply;
@@ -18,6 +18,7 @@ struct Header {
     goodbye @6 :Goodbye;
     credit @7 :Credit;
     lane @8 :Lane;
+    resume @9 :Resume;
   }
 }
 
@@ -40,6 +41,17 @@ struct Hello {
   process @14 :UInt32;           # the number of the agent's process
   started @15 :UInt64;           # the start of that process, in clock ticks of its host
   network @16 :UInt64;           # a hash that is equal for agents of one host and network namespace; 0: unknown
+  mostReplies @17 :UInt64;       # bytes of replies in flight that this side accepts; 0: not stated
+}
+
+# The agent with the smaller id (name, then incarnation) states the connection that the session uses; the other agent
+# answers on the same connection. The other agent may also ask for a connection (docs/internals/wire_protocol.md,
+# "Sessions").
+struct Resume {
+  session @0 :UInt64;            # the number of the session; 0: in an answer, the session is unknown
+  epoch @1 :UInt64;              # grows with each choice of a connection
+  accepted @2 :UInt64;           # the number of numbered frames that the sender has accepted in this session
+  isNew @3 :Bool;                # the sender has just made this session
 }
 
 # Turns a connection into a lane of another one, or reports the progress (docs/internals/wire_protocol.md, "Lanes").
@@ -68,7 +80,7 @@ struct Request {
   sections @3 :List(Section);
   timeout @4 :UInt64;            # remaining nanoseconds until the deadline; 0: none
   attempt @5 :UInt16;            # the number of earlier attempts of this call
-  accepted @6 :UInt32;           # of a resumable request: the low bits of the number of accepted resumable frames
+  accepted @6 :UInt32;           # the low bits of the number of numbered frames that the caller has accepted
 }
 
 struct Reply {

@@ -74,11 +74,11 @@ FrameKind kind_of(schema::Header::Which which, FrameKind prefix_kind) {
       return FrameKind::credit;
     case schema::Header::LANE:
       return FrameKind::lane;
+    case schema::Header::RESUME:
+      return FrameKind::resume;
     case schema::Header::NONE:
-      return prefix_kind == FrameKind::pong || prefix_kind == FrameKind::received ||
-                     prefix_kind == FrameKind::resume
-                 ? prefix_kind
-                 : FrameKind::ping;
+      return prefix_kind == FrameKind::pong || prefix_kind == FrameKind::received ? prefix_kind
+                                                                                  : FrameKind::ping;
   }
   refuse("a header of unknown kind " + std::to_string(static_cast<int>(which)));
 }
@@ -215,6 +215,7 @@ OutboundFrame OutgoingMessage::hello(const HelloInfo& info) {
   hello.setProcess(info.process.number);
   hello.setStarted(info.process.started);
   hello.setNetwork(info.process.network);
+  hello.setMostReplies(info.max_replies);
   return message.seal(FrameKind::hello, 0, 0);
 }
 
@@ -257,6 +258,16 @@ OutboundFrame OutgoingMessage::credit(const CreditInfo& info) {
   credit.setCalls(info.calls);
   credit.setBytes(info.bytes);
   return message.seal(FrameKind::credit, 0, 0);
+}
+
+OutboundFrame OutgoingMessage::resume(const ResumeInfo& info) {
+  OutgoingMessage message;
+  auto resume = message.content_->header.initResume();
+  resume.setSession(info.session);
+  resume.setEpoch(info.epoch);
+  resume.setAccepted(info.accepted);
+  resume.setIsNew(info.is_new);
+  return message.seal(FrameKind::resume, 0, 0);
 }
 
 OutboundFrame OutgoingMessage::lane(const LaneInfo& info) {
@@ -336,9 +347,9 @@ OutboundFrame OutgoingMessage::seal_request(const RequestInfo& info, std::uint64
   return seal(FrameKind::request, call_id, flags);
 }
 
-OutboundFrame OutgoingMessage::seal_reply(std::uint64_t call_id, std::uint16_t flags) {
+OutboundFrame OutgoingMessage::seal_reply(std::uint64_t call_id) {
   put_sections(*content_, content_->reply);
-  return seal(FrameKind::reply, call_id, flags);
+  return seal(FrameKind::reply, call_id, 0);
 }
 
 OutboundFrame OutgoingMessage::seal(FrameKind kind, std::uint64_t call_id, std::uint16_t flags) {
@@ -413,7 +424,8 @@ HelloInfo IncomingMessage::hello() const {
                    hello.getMostAttachments(),
                    hello.getLanes(),
                    key_of(hello.getLaneKey()),
-                   {hello.getHost(), hello.getProcess(), hello.getStarted(), hello.getNetwork()}};
+                   {hello.getHost(), hello.getProcess(), hello.getStarted(), hello.getNetwork()},
+                   hello.getMostReplies()};
     const auto addresses = hello.getAddresses();
     if (addresses.size() > max_addresses)
       refuse("a Hello of " + std::to_string(addresses.size()) + " addresses, expected at most " +
@@ -455,6 +467,13 @@ LaneInfo IncomingMessage::lane() const {
   return checked([&] {
     const auto lane = content_->header.getLane();
     return LaneInfo{key_of(lane.getKey()), lane.getIndex(), lane.getCount()};
+  });
+}
+
+ResumeInfo IncomingMessage::resume() const {
+  return checked([&] {
+    const auto resume = content_->header.getResume();
+    return ResumeInfo{resume.getSession(), resume.getEpoch(), resume.getAccepted(), resume.getIsNew()};
   });
 }
 

@@ -44,7 +44,14 @@ struct HelloInfo {
   std::uint32_t max_attachments = 0;
   std::uint16_t lanes = 0;  // the maximum number of lanes of this side
   LaneKey lane_key{};
-  ProcessId process;  // the agent's process, for peers on its host
+  ProcessId process;              // the agent's process, for peers on its host
+  std::uint64_t max_replies = 0;  // bytes of replies in flight that this side accepts; 0: not stated
+};
+
+// The connection that a session uses (message.capnp).
+struct ResumeInfo {
+  std::uint64_t session = 0, epoch = 0, accepted = 0;
+  bool is_new = false;
 };
 
 // Turns a connection into a lane of another one.
@@ -65,7 +72,7 @@ struct RequestInfo {
   std::uint64_t signature = 0;
   std::uint64_t timeout_ns = 0;  // 0: no deadline
   std::uint16_t attempt = 0;     // the number of earlier attempts
-  std::uint32_t accepted = 0;    // only of a resumable request (message.capnp)
+  std::uint32_t accepted = 0;    // message.capnp
 };
 
 // The error of a call.
@@ -97,7 +104,8 @@ class WEFT_EXPORT OutgoingMessage {
   static OutboundFrame hello(const HelloInfo& info);
   static OutboundFrame goodbye(std::optional<Error> reason);
   static OutboundFrame failure(std::uint64_t call_id, const FailureInfo& failure);
-  static OutboundFrame plain(FrameKind kind, std::uint64_t id);  // ping, pong, cancel
+  static OutboundFrame plain(FrameKind kind, std::uint64_t id);  // ping, pong, cancel, received
+  static OutboundFrame resume(const ResumeInfo& info);
   static OutboundFrame lane(const LaneInfo& info);
   static OutboundFrame credit(const CreditInfo& credit);
   // A copy of a sealed request. The copy can be sealed with another id, deadline and attempt.
@@ -152,16 +160,13 @@ class WEFT_EXPORT OutgoingMessage {
   // Call it if the contents depend on destination(). The message then reaches this incarnation, or fails.
   void bind_destination() { bound_ = true; }
   bool bound() const { return bound_; }
-  // Makes the message survive the loss of the connection over which it is sent (rpc/endpoint/session.h).
-  void set_resumable() { is_resumable_ = true; }
-  bool is_resumable() const { return is_resumable_; }
   // For a codec whose layer must take part in this call.
   void add_part(std::shared_ptr<CallPart> part) { late_parts_.push_back(std::move(part)); }
   std::vector<std::shared_ptr<CallPart>> take_parts() { return std::move(late_parts_); }
 
   // Completes the message. After that, the message may be destroyed, unless a higher layer needs it.
   OutboundFrame seal_request(const RequestInfo& info, std::uint64_t call_id, std::uint16_t flags);
-  OutboundFrame seal_reply(std::uint64_t call_id, std::uint16_t flags = 0);
+  OutboundFrame seal_reply(std::uint64_t call_id);
 
   struct Content;
 
@@ -178,7 +183,6 @@ class WEFT_EXPORT OutgoingMessage {
   bool is_reply_ = false;
   bool is_notification_ = false;
   bool bound_ = false;
-  bool is_resumable_ = false;
   const Slots* layers_ = nullptr;
   const Destination* to_ = nullptr;
   AnsweredCall* serving_ = nullptr;
@@ -200,6 +204,7 @@ class WEFT_EXPORT IncomingMessage {
   std::optional<Error> goodbye() const;
   CreditInfo credit() const;
   LaneInfo lane() const;
+  ResumeInfo resume() const;
   std::size_t argument_count() const;
   ValueReader argument(std::size_t i);
   std::optional<FailureInfo> failure() const;  // of a reply

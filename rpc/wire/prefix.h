@@ -28,16 +28,15 @@ enum class FrameKind : std::uint8_t {
   pong = 7,
   credit = 8,
   lane = 9,
-  received =
-      10,  // call_id: the number of resumable frames that this side has accepted (rpc/endpoint/session.h)
-  resume = 11,  // call_id: the number of the next resumable frame on this connection
+  received = 10,  // call_id: the number of numbered frames that this side has accepted
+  resume = 11,    // the connection that a session uses (rpc/endpoint/session.h)
 };
 
 namespace frame_flags {
-inline constexpr std::uint16_t notify = 1;     // a request without a reply
-inline constexpr std::uint16_t on_lanes = 2;   // its large attachments are sent on the lanes
-inline constexpr std::uint16_t resumable = 4;  // sent again after a lost connection, and accepted once
-inline constexpr std::uint16_t known = notify | on_lanes | resumable;  // all flags
+inline constexpr std::uint16_t notify = 1;       // a request without a reply
+inline constexpr std::uint16_t on_lanes = 2;     // its large attachments are sent on the lanes
+inline constexpr std::uint16_t acknowledge = 4;  // the sender waits for the acknowledgement of this frame
+inline constexpr std::uint16_t known = notify | on_lanes | acknowledge;  // all flags
 }  // namespace frame_flags
 
 // The prefix, decoded.
@@ -56,6 +55,10 @@ struct Prefix {
   // Frames other than requests and replies have no body, and at most this many bytes of header.
   static constexpr std::size_t max_control_header = 16 * 1024;
   bool carries_call() const { return kind == FrameKind::request || kind == FrameKind::reply; }
+  // Whether a session numbers the frame, and sends it again after a lost connection.
+  bool is_numbered() const {
+    return carries_call() || kind == FrameKind::cancel || kind == FrameKind::credit;
+  }
   std::uint64_t message_bytes() const { return header_words * std::uint64_t{8} + body_bytes; }
 };
 

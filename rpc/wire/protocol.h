@@ -18,7 +18,7 @@ struct ProtocolRange {
 };
 
 namespace features {
-inline constexpr std::uint64_t sessions = 1;  // resumable frames and `received` (rpc/endpoint/session.h)
+inline constexpr std::uint64_t sessions = 1;  // numbered frames (rpc/endpoint/session.h)
 }  // namespace features
 
 // The offer of this build in its hello.

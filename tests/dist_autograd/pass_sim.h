@@ -102,8 +102,8 @@ class Relay {
     const at::Tensor found = AutogradLayer::of(*call.host())->find(pass)->gradient(weights_);
     return found.defined() ? found : torch::zeros({0}, at::kDouble);
   }
-  using Service = rpc::Service<"sim.relay", rpc::Method<"run", &Relay::run>,
-                               rpc::Method<"gradient", &Relay::gradient, rpc::resumable>>;
+  using Service =
+      rpc::Service<"sim.relay", rpc::Method<"run", &Relay::run>, rpc::Method<"gradient", &Relay::gradient>>;
 
   const Tensors& tensors() const { return tensors_; }
 

@@ -65,9 +65,8 @@ class Desk {
   rpc::Task<std::int64_t> use(rpc::CallContext& call, RRef<Thing> thing) {
     co_return co_await thing.with(call).call<&Thing::number>();
   }
-  using Service =
-      rpc::Service<"sim.desk", rpc::Method<"keep", &Desk::keep>,
-                   rpc::Method<"give", &Desk::give, rpc::resumable>, rpc::Method<"use", &Desk::use>>;
+  using Service = rpc::Service<"sim.desk", rpc::Method<"keep", &Desk::keep>, rpc::Method<"give", &Desk::give>,
+                               rpc::Method<"use", &Desk::use>>;
 
   std::vector<Held> held;
 };

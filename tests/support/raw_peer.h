@@ -161,6 +161,7 @@ class Watched {
     options.receive_pool = 0;  // memory kept for reuse would be counted as a leak
     options.handler_threads = 2;
     options.connect_backoff = {};  // a handshake that the test broke does not delay a later one
+    options.heartbeat = {.interval = {}, .timeout = {}};  // no session waits for the return of its peer
     options.log = [this](const LogRecord& record) {
       if (record.message.find(": closed: ") == std::string_view::npos) return;
       std::lock_guard lock(mutex_);

@@ -36,7 +36,7 @@ class WEFT_EXPORT StageModule final : public torch::nn::Module {
   StageCommit commit(dist_optim::ModuleSnapshot module) const;
   void restore(const StageCommit& commit);
 
-  using Service = rpc::Service<"weft.pipeline.stage", rpc::Method<"run", &StageModule::run, rpc::resumable>,
+  using Service = rpc::Service<"weft.pipeline.stage", rpc::Method<"run", &StageModule::run>,
                                rpc::Method<"set_learning_rate", &StageModule::set_learning_rate>,
                                rpc::Method<"optimizer_state", &StageModule::optimizer_state, rpc::idempotent>,
                                rpc::Method<"load_optimizer_state", &StageModule::load_optimizer_state>>;

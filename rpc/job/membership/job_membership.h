@@ -216,11 +216,11 @@ class MembershipService {
   void lost(CallContext& call, std::string name, std::string reason);
   Future<CollectiveLeader::Gathered> arrive(CallContext& call, CollectiveArrival arrival, Buffer value);
 
-  using Service = rpc::Service<
-      "weft.membership",
-      Method<"attend", &MembershipService::attend, idempotent, non_blocking, background, resumable>,
-      Method<"lost", &MembershipService::lost, idempotent, non_blocking, background, resumable>,
-      Method<"arrive", &MembershipService::arrive, non_blocking, background, resumable>>;
+  using Service =
+      rpc::Service<"weft.membership",
+                   Method<"attend", &MembershipService::attend, idempotent, non_blocking, background>,
+                   Method<"lost", &MembershipService::lost, idempotent, non_blocking, background>,
+                   Method<"arrive", &MembershipService::arrive, non_blocking, background>>;
 
  private:
   std::weak_ptr<JobMembership> job_;

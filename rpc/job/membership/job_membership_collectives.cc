@@ -196,10 +196,10 @@ Future<CollectiveLeader::Gathered> JobMembership::arrive(CallContext& call, cons
   call.on_cancel([weak = std::weak_ptr(leader_), who, round, incoming = static_cast<IncomingCall*>(&call)] {
     const auto leader = weak.lock();
     if (leader == nullptr) return;
-    if (incoming->connected()) {
-      leader->give_up(who, round, ErrorKind::aborted, "no longer waits");
-    } else {
+    if (incoming->caller_is_lost()) {
       leader->give_up(who, round, ErrorKind::peer_lost, "was lost: its connection has ended");
+    } else {
+      leader->give_up(who, round, ErrorKind::aborted, "no longer waits");
     }
   });
   judge_collectives();

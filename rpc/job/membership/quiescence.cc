@@ -1,7 +1,7 @@
 #include <weft/rpc/job/membership/quiescence.h>
 
 #include <weft/rpc/codec/packed.h>
-#include <weft/rpc/endpoint/link_table.h>
+#include <weft/rpc/endpoint/sessions.h>
 #include <weft/rpc/job/membership/job_membership.h>
 
 #include <algorithm>
@@ -77,7 +77,7 @@ MemberWork Quiescence::work() const {
   // requests.
   const auto served = static_cast<std::uint64_t>(std::max<std::int64_t>(core_->accounts()->served_work(), 0));
   const auto made = static_cast<std::uint64_t>(std::max<std::int64_t>(core_->accounts()->made_work(), 0));
-  const LinkTable::Requests found = core_->links().requests_with(names);
+  const Sessions::Requests found = core_->sessions().requests_with(names);
   return {.served = served, .made = made, .sent = found.sent, .received = found.received, .ever = found.ever};
 }
 

@@ -61,19 +61,18 @@ class WEFT_EXPORT StoreService {
   Future<void> revoke(std::uint64_t lease);
 
   using Service =
-      rpc::Service<"weft.store",
-                   Method<"set", &StoreService::set, idempotent, non_blocking, background, resumable>,
-                   Method<"get", &StoreService::get, idempotent, non_blocking, background, resumable>,
-                   Method<"try_get", &StoreService::try_get, idempotent, non_blocking, background, resumable>,
-                   Method<"add", &StoreService::add, non_blocking, background, resumable>,
-                   Method<"compare_set", &StoreService::compare_set, non_blocking, background, resumable>,
-                   Method<"wait", &StoreService::wait, idempotent, non_blocking, background, resumable>,
-                   Method<"remove", &StoreService::remove, non_blocking, background, resumable>,
-                   Method<"list", &StoreService::list, idempotent, non_blocking, background, resumable>,
-                   Method<"watch", &StoreService::watch, idempotent, non_blocking, background, resumable>,
-                   Method<"grant", &StoreService::grant, non_blocking, background, resumable>,
-                   Method<"renew", &StoreService::renew, idempotent, non_blocking, background, resumable>,
-                   Method<"revoke", &StoreService::revoke, idempotent, non_blocking, background, resumable>>;
+      rpc::Service<"weft.store", Method<"set", &StoreService::set, idempotent, non_blocking, background>,
+                   Method<"get", &StoreService::get, idempotent, non_blocking, background>,
+                   Method<"try_get", &StoreService::try_get, idempotent, non_blocking, background>,
+                   Method<"add", &StoreService::add, non_blocking, background>,
+                   Method<"compare_set", &StoreService::compare_set, non_blocking, background>,
+                   Method<"wait", &StoreService::wait, idempotent, non_blocking, background>,
+                   Method<"remove", &StoreService::remove, non_blocking, background>,
+                   Method<"list", &StoreService::list, idempotent, non_blocking, background>,
+                   Method<"watch", &StoreService::watch, idempotent, non_blocking, background>,
+                   Method<"grant", &StoreService::grant, non_blocking, background>,
+                   Method<"renew", &StoreService::renew, idempotent, non_blocking, background>,
+                   Method<"revoke", &StoreService::revoke, idempotent, non_blocking, background>>;
 
  private:
   std::shared_ptr<Store> store_;

@@ -36,7 +36,6 @@ class Store {
   void note(Buffer bytes) { noted += bytes.size(); }
   std::uint64_t length(std::string text) const { return text.size(); }
   Buffer make(std::uint64_t bytes) const { return Buffer::allocate(bytes); }
-  Buffer make_again(std::uint64_t bytes) const { return Buffer::allocate(bytes); }
   std::string write(std::uint64_t bytes) const { return std::string(bytes, 'x'); }
   std::int64_t depth(Tree tree) const {
     std::int64_t depth = 1;
@@ -52,12 +51,10 @@ class Store {
     for (auto& held : held_) held.promise.complete(held.bytes);
     held_.clear();
   }
-  using Service =
-      rpc::Service<"store", Method<"hold", &Store::hold>, Method<"hold_text", &Store::hold_text>,
-                   Method<"note", &Store::note, non_blocking, resumable>, Method<"size", &Store::size>,
-                   Method<"length", &Store::length>, Method<"make", &Store::make>,
-                   Method<"make_again", &Store::make_again, resumable>, Method<"write", &Store::write>,
-                   Method<"depth", &Store::depth>>;
+  using Service = rpc::Service<"store", Method<"hold", &Store::hold>, Method<"hold_text", &Store::hold_text>,
+                               Method<"note", &Store::note, non_blocking>, Method<"size", &Store::size>,
+                               Method<"length", &Store::length>, Method<"make", &Store::make>,
+                               Method<"write", &Store::write>, Method<"depth", &Store::depth>>;
 
   std::atomic<std::uint64_t> noted{0};
 
@@ -150,8 +147,8 @@ TEST_P(LimitsTest, OfNotificationsReturnTheirCredit) {
       << "more than the credit of either kind went before it";
 }
 
-// The peer acknowledges resumable notifications; those beyond Limits::in_flight wait meanwhile.
-TEST_P(LimitsTest, OfResumableNotificationsMakeThemWait) {
+// Notifications beyond Limits::in_flight of the callee wait.
+TEST_P(LimitsTest, OfNotificationsMakeThemWait) {
   for (const std::uint64_t in_flight : {std::uint64_t{4} << 20, std::uint64_t{16} << 20}) {
     start({.in_flight = in_flight}, {.in_flight = in_flight});
     store->noted = 0;
@@ -180,11 +177,9 @@ TEST_P(LimitsTest, ARefusalDoesNotDisconnectAPeerThatReadsItsReplies) {
 
 TEST_P(LimitsTest, OfRepliesDelayThePeerThatReadsThem) {
   start({}, {.in_flight = 1 << 20});
-  for (const bool resumable : {false, true}) {
-    const std::uint64_t size = resumable ? 1 << 20 : 100'000;
+  for (const std::uint64_t size : {std::uint64_t{100'000}, std::uint64_t{1} << 20}) {
     std::vector<Future<Buffer>> calls;
-    for (int i = 0; i < 64; ++i)
-      calls.push_back(resumable ? to_b->call<&Store::make_again>(size) : to_b->call<&Store::make>(size));
+    for (int i = 0; i < 64; ++i) calls.push_back(to_b->call<&Store::make>(size));
     for (auto& call : calls) EXPECT_EQ(got(std::move(call)).size(), size);
   }
   EXPECT_EQ((*cluster)["a"].counts().connections_made, 1U);

@@ -49,7 +49,7 @@ class Vault {
   }
   using Service =
       rpc::Service<"vault", Method<"put", &Vault::put, rpc::idempotent>, Method<"take", &Vault::take>,
-                   Method<"one", &Vault::one>, Method<"hold", &Vault::hold, rpc::resumable>>;
+                   Method<"one", &Vault::one>, Method<"hold", &Vault::hold>>;
   std::atomic<int> holding{0}, cancelled{0};
 };
 

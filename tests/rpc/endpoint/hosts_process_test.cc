@@ -21,8 +21,8 @@ class Vault {
     if (number == next_) ++next_;
     return next_;
   }
-  using Service = rpc::Service<"vault", Method<"put", &Vault::put>,
-                               Method<"count", &Vault::count, non_blocking, resumable>>;
+  using Service =
+      rpc::Service<"vault", Method<"put", &Vault::put>, Method<"count", &Vault::count, non_blocking>>;
 
  private:
   std::int64_t next_ = 0;
@@ -93,7 +93,7 @@ TEST_F(HostsTest, ALossyCableIsOnlySlow) {
   EXPECT_EQ(client_->counts().connections_made, 1U);
 }
 
-TEST_F(HostsTest, ResumableCallsSurviveResetsOfEveryConnection) {
+TEST_F(HostsTest, CallsSurviveResetsOfEveryConnection) {
   begin({.interval = 1s, .timeout = 30s});
   if (IsSkipped() || HasFatalFailure()) return;
   if (!TwoHosts::reset_connections())

@@ -1,6 +1,5 @@
-// The numbers of resumable frames on the wire, from a peer whose connections are written by hand
+// The frames of a session on the wire, from a peer whose connections are written by hand
 // (docs/internals/wire_protocol.md, "Sessions").
-#include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/session.h>
 #include <weft/rpc/endpoint/sessions.h>
 
@@ -11,6 +10,7 @@ namespace weft::rpc::session_wire_test {
 namespace {
 
 using namespace probe;
+using test::error_of;
 using test::eventually;
 using test::got;
 
@@ -47,8 +47,8 @@ class Desk {
     held->complete(Result<std::int64_t>(number));
   }
 
-  using Service = rpc::Service<"desk", Method<"note", &Desk::note, non_blocking, resumable>,
-                               Method<"hold", &Desk::hold, non_blocking, resumable>>;
+  using Service = rpc::Service<"desk", Method<"note", &Desk::note, non_blocking>,
+                               Method<"hold", &Desk::hold, non_blocking>>;
   std::atomic<int> cancelled{0};
 
  private:
@@ -57,60 +57,64 @@ class Desk {
   std::shared_ptr<Promise<std::int64_t>> held_;
 };
 
-// A connection of the peer "hand", which has seen the agent's hello and count.
+// A connection of a peer that has seen the agent's hello. "hand" chooses the connection, because its name is
+// below "node"; with "zoe", the agent does.
 class Connection {
  public:
-  // accepted: the number of frames that this peer's hello acknowledges.
-  explicit Connection(Agent& agent, std::uint64_t accepted = 0)
+  explicit Connection(Agent& agent, const std::string& name = "hand")
       : socket_(Socket::connected(agent.addresses().front())) {
     HelloInfo hello;
     hello.features = features::sessions;
-    hello.name = "hand";
+    hello.name = name;
     hello.incarnation = 7;
     socket_.send(test::bytes_of(OutgoingMessage::hello(hello)));
-    socket_.send(plain(FrameKind::received, accepted));
-    EXPECT_EQ(next()->kind, FrameKind::hello);
-    const auto count = next();
-    EXPECT_EQ(count->kind, FrameKind::received);
-    agents_count = count->call_id;
+    EXPECT_EQ(next()->prefix.kind, FrameKind::hello);
   }
 
   void send(const Bytes& frame) { socket_.send(frame); }
-  void request(std::string_view method, std::int64_t number, std::uint64_t id) {
-    send(sealed(probe::request(number), method, id, frame_flags::resumable));
+  void resume(const ResumeInfo& info) { send(test::bytes_of(OutgoingMessage::resume(info))); }
+  void request(std::string_view method, std::int64_t number, std::uint64_t id, std::uint16_t flags = 0) {
+    send(sealed(probe::request(number), method, id, flags));
   }
   void request_that_accepts(std::uint32_t accepted, std::uint64_t id) {
     RequestInfo info{.method = name_hash("desk.note"), .signature = 1};
     info.accepted = accepted;
-    send(test::bytes_of(probe::request(std::int64_t{10})->seal_request(info, id, frame_flags::resumable)));
+    send(test::bytes_of(probe::request(std::int64_t{10})->seal_request(info, id, 0)));
   }
-  void cancel(std::uint64_t id) {
-    OutboundFrame frame = OutgoingMessage::plain(FrameKind::cancel, id);
-    add_flag(frame.head.bytes(), frame_flags::resumable);
-    send(test::bytes_of(frame));
+  std::optional<InboundFrame> next() { return socket_.next(); }
+  // The next frame other than an acknowledgement, or the question of an agent without a session.
+  std::optional<InboundFrame> next_but_received() {
+    for (;;) {
+      auto frame = next();
+      if (!frame) return frame;
+      if (frame->prefix.kind == FrameKind::received) continue;
+      if (frame->prefix.kind != FrameKind::resume) return frame;
+      const ResumeInfo info = IncomingMessage(*frame, Limits{}).resume();
+      if (info.session != 0 || info.epoch != 0) return frame;
+    }
   }
-  std::optional<Prefix> next() {
-    const auto frame = socket_.next();
-    return frame ? std::optional(frame->prefix) : std::nullopt;
-  }
-  // The next frame other than an acknowledgement.
-  std::optional<Prefix> next_but_received() {
-    auto frame = next();
-    while (frame && frame->kind == FrameKind::received && frame->call_id != Session::over) frame = next();
-    return frame;
-  }
-  // call_id: for a reply its call, for other frames a count or a number.
-  void expect(FrameKind kind, std::uint64_t call_id) {
+  void expect_reply(std::uint64_t id) {
     const auto frame = next_but_received();
     ASSERT_TRUE(frame);
-    EXPECT_EQ(frame->kind, kind);
-    EXPECT_EQ(frame->call_id, call_id);
+    EXPECT_EQ(frame->prefix.kind, FrameKind::reply);
+    EXPECT_EQ(frame->prefix.call_id, id);
   }
-  void expect_reply(std::uint64_t id) { expect(FrameKind::reply, id); }
-  // An end without a goodbye, as of a lost connection.
-  void lose() { socket_.end_sending(); }
-
-  std::uint64_t agents_count = 0;
+  // `resume` of the agent. After an error, an empty one.
+  ResumeInfo resumed() {
+    auto frame = next_but_received();
+    EXPECT_TRUE(frame && frame->prefix.kind == FrameKind::resume);
+    if (!frame || frame->prefix.kind != FrameKind::resume) return {};
+    return IncomingMessage(std::move(*frame), Limits{}).resume();
+  }
+  // Chooses this connection for session 1.
+  ResumeInfo choose(std::uint64_t epoch, std::uint64_t accepted) {
+    resume({.session = 1, .epoch = epoch, .accepted = accepted, .is_new = epoch == 1});
+    return resumed();
+  }
+  void expect_end() {
+    while (const auto frame = next())
+      EXPECT_TRUE(frame->prefix.kind == FrameKind::received || frame->prefix.kind == FrameKind::goodbye);
+  }
 
  private:
   Socket socket_;
@@ -125,51 +129,176 @@ class SessionWire : public testing::Test {
                 .log = [](const LogRecord&) {}}) {
     agent_.serve(desk_);
   }
-  void wait_for_links(std::size_t number) {
-    eventually("the connections", [&] { return agent_.core()->links().to({"hand", 7}).size() == number; });
-  }
+  std::shared_ptr<Session> session() { return agent_.core()->sessions().find(hand_); }
 
+  const AgentId hand_{"hand", 7};
   std::shared_ptr<Desk> desk_ = std::make_shared<Desk>();
   Agent agent_;
 };
 
 using Numbers = std::vector<std::int64_t>;
 
-TEST_F(SessionWire, ARepeatedFrameOnAnotherConnectionIsDropped) {
+TEST_F(SessionWire, BothStateWhatTheyHaveAcceptedAndSendTheRest) {
   {
     Connection first(agent_);
-    first.request("desk.note", 10, 1);
-    first.expect_reply(1);
-  }
-  Connection second(agent_, 1);
-  EXPECT_EQ(second.agents_count, 1U);
-  second.request("desk.note", 10, 1);
-  second.request("desk.note", 11, 2);
-  second.expect(FrameKind::resume, 1);
-  second.expect_reply(2);
-  EXPECT_EQ(desk_->noted(), (Numbers{10, 11}));
-}
-
-TEST_F(SessionWire, AnUnacknowledgedFrameIsRepeatedOverAnotherConnection) {
-  {
-    Connection first(agent_);
+    EXPECT_EQ(first.choose(1, 0).accepted, 0U);
     for (std::int64_t id : {1, 2, 3}) first.request("desk.note", id, static_cast<std::uint64_t>(id));
     for (const std::uint64_t id : {1, 2, 3}) first.expect_reply(id);
   }
-  Connection second(agent_, 1);
-  second.expect(FrameKind::resume, 1);
+  Connection second(agent_);
+  const ResumeInfo asked = second.resumed();
+  EXPECT_EQ(asked.session, 1U) << "the agent may be without a connection while its peer believes in one";
+  EXPECT_EQ(asked.epoch, 1U);
+  const ResumeInfo answer = second.choose(2, 1);
+  EXPECT_EQ(answer.session, 1U);
+  EXPECT_EQ(answer.epoch, 2U);
+  EXPECT_EQ(answer.accepted, 3U);
   second.expect_reply(2);
   second.expect_reply(3);
-  EXPECT_EQ(desk_->noted(), (Numbers{1, 2, 3}));
+  second.request("desk.note", 4, 4);
+  second.expect_reply(4);
+  EXPECT_EQ(desk_->noted(), (Numbers{1, 2, 3, 4}));
 }
 
-// A notification borrows larger attachments, and copies smaller ones.
+// The earlier connection is open, and closes with the loss of nothing.
+TEST_F(SessionWire, AChoiceMovesCallsToTheOtherConnection) {
+  Connection first(agent_);
+  first.choose(1, 0);
+  first.request("desk.hold", 10, 1);
+  eventually("the call runs", [&] { return desk_->noted().size() == 1; });
+  Connection second(agent_);
+  EXPECT_EQ(second.choose(2, 0).accepted, 1U);
+  first.request("desk.note", 11, 2);  // too late: it is to be sent again
+  desk_->answer(10);
+  second.expect_reply(1);
+  second.request("desk.note", 11, 2);
+  second.expect_reply(2);
+  second.request("desk.hold", 12, 3);
+  eventually("another call runs", [&] { return desk_->noted().size() == 3; });
+  second.send(plain(FrameKind::cancel, 3));
+  eventually("it is cancelled", [&] { return desk_->cancelled == 1; });
+  EXPECT_EQ(desk_->noted(), (Numbers{10, 11, 12}));
+}
+
+TEST_F(SessionWire, AnEarlierChoiceThatArrivesLateHasNoEffect) {
+  Connection first(agent_), second(agent_);
+  second.resume({.session = 1, .epoch = 2, .is_new = true});
+  EXPECT_EQ(second.resumed().epoch, 2U);
+  first.resume({.session = 1, .epoch = 1, .is_new = true});
+  second.request("desk.note", 10, 1);
+  second.expect_reply(1);
+}
+
+// The agent is the chooser: what follows the answer waits for the session.
+TEST_F(SessionWire, TheAgentWithTheSmallerIdChooses) {
+  Connection peer(agent_, "zoe");
+  const ResumeInfo choice = peer.resumed();
+  EXPECT_TRUE(choice.is_new);
+  EXPECT_EQ(choice.epoch, 1U);
+  peer.resume({.session = choice.session, .epoch = 1});
+  for (std::uint64_t id = 1; id <= 20; ++id) peer.request("desk.note", 1, id);
+  for (std::uint64_t id = 1; id <= 20; ++id) peer.expect_reply(id);
+
+  Connection surplus(agent_, "zoe");
+  Connection other(agent_, "zoe");
+  other.resume({.session = choice.session, .epoch = 1});  // asks
+  const ResumeInfo again = other.resumed();
+  EXPECT_EQ(again.session, choice.session);
+  EXPECT_EQ(again.epoch, 2U);
+  EXPECT_EQ(again.accepted, 20U);
+  EXPECT_FALSE(again.is_new);
+  other.resume({.session = choice.session, .epoch = 2, .accepted = 20});
+  other.request("desk.note", 2, 21);
+  other.expect_reply(21);
+  peer.expect_end();  // the chooser closes what it has left
+}
+
+TEST_F(SessionWire, CallsBeforeTheChoiceCloseTheConnection) {
+  Connection peer(agent_);
+  peer.request("desk.note", 10, 1);
+  peer.expect_end();
+  EXPECT_TRUE(desk_->noted().empty());
+}
+
+TEST_F(SessionWire, AConnectionThatIsNotChosenInTimeCloses) {
+  Agent hasty({.name = "node",
+               .listen = {"tcp://127.0.0.1:0"},
+               .same_host = false,
+               .handshake_timeout = std::chrono::milliseconds{50},
+               .log = [](const LogRecord&) {}});
+  Connection(hasty).expect_end();
+}
+
+// Otherwise each choice would queue all kept frames again.
+TEST_F(SessionWire, ASecondChoiceOfAConnectionClosesIt) {
+  Connection peer(agent_);
+  peer.choose(1, 0);
+  peer.request("desk.note", 10, 1);
+  peer.expect_reply(1);
+  peer.resume({.session = 1, .epoch = 2});
+  peer.expect_end();
+}
+
+// The peer has ended its session, while the agent relies on a connection that is half open.
+TEST_F(SessionWire, AQuestionWithoutASessionEndsTheOldOne) {
+  Connection half_open(agent_, "zoe");
+  const ResumeInfo first = half_open.resumed();
+  half_open.resume({.session = first.session, .epoch = 1});
+  half_open.request("desk.note", 1, 1);
+  half_open.expect_reply(1);
+  Connection next(agent_, "zoe");
+  next.resume({});
+  const ResumeInfo second = next.resumed();
+  EXPECT_EQ(second.session, first.session);
+  EXPECT_EQ(second.epoch, 2U);
+  next.resume({.session = 0, .epoch = 2});
+  const ResumeInfo renewed = next.resumed();
+  EXPECT_TRUE(renewed.is_new);
+  EXPECT_NE(renewed.session, first.session);
+  next.resume({.session = renewed.session, .epoch = renewed.epoch});
+  next.request("desk.note", 2, 1);
+  next.expect_reply(1);
+}
+
+TEST_F(SessionWire, AnAcknowledgementOfUnsentFramesClosesTheConnection) {
+  Connection peer(agent_);
+  peer.choose(1, 0);
+  peer.request("desk.note", 10, 1);
+  peer.expect_reply(1);
+  peer.send(plain(FrameKind::received, 2));
+  peer.expect_end();
+}
+
+TEST_F(SessionWire, AChoiceThatAcknowledgesUnsentFramesClosesTheConnection) {
+  Connection peer(agent_);
+  peer.resume({.session = 1, .epoch = 1, .accepted = 3, .is_new = true});
+  peer.expect_end();
+}
+
+TEST_F(SessionWire, ARequestAcknowledgesTheFramesThatItsSenderHasAccepted) {
+  Connection peer(agent_);
+  peer.choose(1, 0);
+  peer.request_that_accepts(0, 1);
+  peer.expect_reply(1);
+  const std::uint64_t of_one_reply = session()->kept_bytes();
+  EXPECT_GT(of_one_reply, 0U);
+  peer.request_that_accepts(1, 2);
+  peer.expect_reply(2);
+  EXPECT_EQ(session()->kept_bytes(), of_one_reply);
+  peer.request_that_accepts(0, 3);  // a repeated request may state this
+  peer.expect_reply(3);
+  EXPECT_EQ(session()->kept_bytes(), 2 * of_one_reply);
+  peer.request_that_accepts(4, 4);  // more frames than were sent
+  peer.expect_end();
+}
+
+// A layer's notification completes when it was sent, unless its attachments are large.
 TEST_F(SessionWire, ANotificationCompletesOnceItsAttachmentsAreReleased) {
   Connection peer(agent_);
-  wait_for_links(1);
+  peer.choose(1, 0);
   const auto notify = [&](std::size_t size) {
     OutgoingCall call = agent_.peer("hand").make_call("desk.keep", 1);
-    call.notify = call.resumable = true;
+    call.notify = true;
     call.begin();
     Codec<Buffer>::encode(call.message().argument(0), filled(size));
     call.end();
@@ -179,129 +308,129 @@ TEST_F(SessionWire, ANotificationCompletesOnceItsAttachmentsAreReleased) {
                               [ended](Result<PendingCall::Reply>) { ended->complete(Result<void>{}); });
     return future;
   };
-  auto small = notify(1000), large = notify(1 << 20);
-  EXPECT_EQ(peer.next()->kind, FrameKind::request);
+  auto small = notify(2000), large = notify(1 << 20);
+  EXPECT_EQ(peer.next()->prefix.kind, FrameKind::request);
   got(std::move(small));  // without an acknowledgement
-  EXPECT_EQ(peer.next()->kind, FrameKind::request);
+  EXPECT_EQ(peer.next()->prefix.kind, FrameKind::request);
   EXPECT_FALSE(large.ready());
   peer.send(plain(FrameKind::received, 2));
   got(std::move(large));
 }
 
-TEST_F(SessionWire, ANumberMayBeStatedBetweenFrames) {
+// A program's notification completes when the callee has accepted it, and fails if it never will.
+TEST_F(SessionWire, TheFutureOfANotificationWaitsForItsAcceptance) {
+  const Peer to_peer = agent_.peer("hand");
+  std::optional<Connection> peer(agent_);
+  peer->choose(1, 0);
+  auto accepted = to_peer.notify<&Desk::note>(1);
+  const auto frame = peer->next();
+  ASSERT_TRUE(frame);
+  EXPECT_EQ(frame->prefix.flags, frame_flags::notify | frame_flags::acknowledge);
+  EXPECT_FALSE(accepted.ready());
+  peer->send(plain(FrameKind::received, 1));
+  got(std::move(accepted));
+  auto never = to_peer.notify<&Desk::note>(2);
+  EXPECT_EQ(peer->next()->prefix.kind, FrameKind::request);
+  peer->send(test::bytes_of(OutgoingMessage::goodbye(Error(ErrorKind::unavailable, "it ends"))));
+  const auto error = error_of([&] { got(std::move(never)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
+  EXPECT_EQ(error->execution(), Execution::maybe_executed);
+}
+
+TEST_F(SessionWire, AFrameThatAsksForItIsAcknowledgedAtOnce) {
   Connection peer(agent_);
-  peer.request("desk.note", 10, 1);
-  peer.request("desk.note", 11, 2);
-  peer.send(plain(FrameKind::resume, 1));
-  peer.request("desk.note", 11, 2);
-  peer.request("desk.note", 12, 3);
-  for (const std::uint64_t id : {1, 2, 3}) peer.expect_reply(id);
-  EXPECT_EQ(desk_->noted(), (Numbers{10, 11, 12}));
+  peer.choose(1, 0);
+  peer.request("desk.note", 1, 1, frame_flags::notify | frame_flags::acknowledge);
+  const auto frame = peer.next();
+  ASSERT_TRUE(frame);
+  EXPECT_EQ(frame->prefix.kind, FrameKind::received);
+  EXPECT_EQ(frame->prefix.call_id, 1U);
 }
 
-TEST_F(SessionWire, AMissingNumberClosesTheSession) {
-  Connection peer(agent_);
-  peer.request("desk.note", 10, 1);
-  peer.expect_reply(1);
-  peer.send(plain(FrameKind::resume, 2));
-  peer.request("desk.note", 12, 3);
-  peer.expect(FrameKind::received, Session::over);
-  EXPECT_EQ(desk_->noted(), Numbers{10});
-}
-
-TEST_F(SessionWire, AnAcknowledgementOfUnsentFramesClosesTheConnection) {
-  Connection peer(agent_);
-  peer.request("desk.note", 10, 1);
-  peer.expect_reply(1);
-  peer.send(plain(FrameKind::received, 2));
-  while (const auto frame = peer.next())
-    EXPECT_TRUE(frame->kind == FrameKind::received || frame->kind == FrameKind::goodbye);
-}
-
-TEST_F(SessionWire, ARequestAcknowledgesTheFramesThatItsSenderHasAccepted) {
-  Connection peer(agent_);
-  peer.request_that_accepts(0, 1);
-  peer.expect_reply(1);
-  wait_for_links(1);
-  const auto session = agent_.core()->links().to({"hand", 7}).front()->session();
-  const std::uint64_t of_one_reply = session->kept_bytes();
-  EXPECT_GT(of_one_reply, 0U);
-  peer.request_that_accepts(1, 2);
-  peer.expect_reply(2);
-  EXPECT_EQ(session->kept_bytes(), of_one_reply);
-  peer.request_that_accepts(0, 3);  // a repeated request may state this
-  peer.expect_reply(3);
-  EXPECT_EQ(session->kept_bytes(), 2 * of_one_reply);
-  peer.request_that_accepts(4, 4);  // more frames than were sent
-  while (const auto frame = peer.next())
-    EXPECT_TRUE(frame->kind == FrameKind::received || frame->kind == FrameKind::goodbye);
-}
-
-TEST_F(SessionWire, ACancelOverAnotherConnectionReachesTheCall) {
-  Connection first(agent_);
-  first.request("desk.hold", 10, 1);
-  eventually("the call runs", [&] { return desk_->noted().size() == 1; });
-  Connection second(agent_);
-  wait_for_links(2);
-  second.send(plain(FrameKind::resume, 1));
-  second.cancel(1);
-  eventually("the call is cancelled", [&] { return desk_->cancelled == 1; });
-}
-
-TEST_F(SessionWire, ACancelAfterTheEndOfTheCallsConnectionReachesTheCall) {
-  Connection second = [&] {
+// The end of a notification makes a call while the frames that follow it are about to be sent again.
+TEST_F(SessionWire, CallsThatAnAcknowledgementCausesFollowTheFramesBeforeThem) {
+  const Peer to_peer = agent_.peer("hand");
+  Future<std::int64_t> second_call, third_call;
+  {
     Connection first(agent_);
-    first.request("desk.hold", 10, 1);
-    eventually("the call runs", [&] { return desk_->noted().size() == 1; });
-    return Connection(agent_);
-  }();
-  wait_for_links(1);
-  second.send(plain(FrameKind::resume, 1));
-  second.cancel(1);
-  eventually("the call is cancelled", [&] { return desk_->cancelled == 1; });
-}
-
-TEST_F(SessionWire, AReplyUsesAnotherConnectionIfThatOfTheCallHasEnded) {
-  Connection second = [&] {
-    Connection first(agent_);
-    first.request("desk.hold", 10, 1);
-    eventually("the call runs", [&] { return desk_->noted().size() == 1; });
-    return Connection(agent_);
-  }();
-  wait_for_links(1);
-  desk_->answer(10);
-  second.expect_reply(1);
-}
-
-// A frame that waits for a connection may be acknowledged meanwhile. The link states the number of the next
-// one, so the session has to tell it.
-TEST_F(SessionWire, FramesThatAreAcknowledgedBeforeTheirRepetitionAreOmitted) {
-  Connection peer(agent_);
-  wait_for_links(1);
-  const auto link = agent_.core()->links().to({"hand", 7}).front();
-  const auto session = std::make_shared<Session>(AgentId{"hand", 7}, 1, 1 << 20);
-  for (const std::uint64_t id : {1, 2, 3}) {
-    auto reply = OutgoingMessage::reply();
-    reply->result().set_nil();
-    EXPECT_FALSE(session->answer(id, reply->seal_reply(id, frame_flags::resumable), nullptr).next);
+    first.choose(1, 0);
+    to_peer.notify<&Desk::note>(1).then([&](Result<void>&&) { third_call = to_peer.call<&Desk::note>(3); });
+    second_call = to_peer.call<&Desk::note>(2);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(first.next()->prefix.kind, FrameKind::request);
   }
-  ASSERT_TRUE(session->use(link));
-  EXPECT_EQ(session->next(*link)->number, 0U);
-  EXPECT_TRUE(session->acknowledged(2));
-  const auto next = session->next(*link);
-  ASSERT_TRUE(next);
-  EXPECT_EQ(next->number, 2U);
-  EXPECT_FALSE(session->next(*link));
-  EXPECT_FALSE(session->acknowledged(4)) << "more than there are";
-  session->end(Error(ErrorKind::peer_lost, "the test has ended"));
+  Connection second(agent_);
+  EXPECT_EQ(second.resumed().epoch, 1U);
+  second.choose(2, 1);  // it has accepted the notification alone
+  for (const std::int64_t number : {2, 3}) {
+    const auto frame = second.next_but_received();
+    ASSERT_TRUE(frame);
+    const std::uint64_t id = frame->prefix.call_id;
+    EXPECT_EQ(IncomingMessage(*frame, Limits{}).argument(0).get_int(), number);
+    second.send(reply(number, id));
+  }
+  EXPECT_EQ(got(std::move(second_call)), 2);
+  EXPECT_EQ(got(std::move(third_call)), 3);
 }
 
-// The peer has accepted frames of a session that this agent has ended, and that it no longer remembers.
-TEST_F(SessionWire, ASessionThatThisAgentHasForgottenEnds) {
-  Connection peer(agent_, 5);
-  EXPECT_EQ(peer.agents_count, 0U);
-  peer.expect(FrameKind::received, Session::over);
-  eventually("the peer counts as gone", [&] { return agent_.core()->sessions().is_gone({"hand", 7}); });
+// A cancellation takes the place of a request that waits to be sent again.
+TEST_F(SessionWire, ARequestThatWasCancelledDuringAnAbsenceIsNotSentAgain) {
+  const Peer to_peer = agent_.peer("hand");
+  Future<std::int64_t> call;
+  {
+    Connection first(agent_);
+    first.choose(1, 0);
+    call = to_peer.call<&Desk::note>(1);
+    EXPECT_EQ(first.next()->prefix.kind, FrameKind::request);
+  }
+  eventually("the peer is absent", [&] { return agent_.core()->sessions().is_absent(hand_); });
+  call.cancel();
+  EXPECT_EQ(test::kind_of([&] { return got(std::move(call)); }), ErrorKind::cancelled);
+  Connection second(agent_);
+  EXPECT_EQ(second.resumed().epoch, 1U);
+  second.choose(2, 0);
+  auto again = to_peer.call<&Desk::note>(2);
+  const auto withdrawn = second.next_but_received(), cancel = second.next_but_received(),
+             request = second.next_but_received();
+  ASSERT_TRUE(withdrawn && cancel && request);
+  EXPECT_EQ(withdrawn->prefix.kind, FrameKind::cancel);
+  EXPECT_EQ(cancel->prefix.kind, FrameKind::cancel);
+  EXPECT_EQ(request->prefix.kind, FrameKind::request);
+  second.send(reply(std::int64_t{2}, request->prefix.call_id));
+  EXPECT_EQ(got(std::move(again)), 2);
+  eventually("no call is left", [&] { return agent_.counts().waiting == 0; });
+  EXPECT_EQ(session()->requests_sent(), 1U) << "the peer counts the requests that have arrived";
+}
+
+// The peer continues a session that this agent has ended, and that it no longer remembers.
+TEST_F(SessionWire, ASessionThatThisAgentHasForgottenIsMadeAgain) {
+  Connection peer(agent_);
+  peer.resume({.session = 5, .epoch = 9, .accepted = 3});
+  EXPECT_EQ(peer.resumed().session, 0U);
+  peer.resume({.session = 6, .epoch = 1, .is_new = true});
+  const ResumeInfo answer = peer.resumed();
+  EXPECT_EQ(answer.session, 6U);
+  EXPECT_EQ(answer.accepted, 0U);
+  peer.request("desk.note", 10, 1);
+  peer.expect_reply(1);
+}
+
+// The peer has ended its session with this agent, and makes another one.
+TEST_F(SessionWire, ANewSessionEndsTheCallsOfTheOldOne) {
+  const Peer to_peer = agent_.peer("hand");
+  Connection peer(agent_);
+  peer.choose(1, 0);
+  auto call = to_peer.call<&Desk::note>(1);
+  EXPECT_EQ(peer.next()->prefix.kind, FrameKind::request);
+  Connection next(agent_);
+  next.resume({.session = 2, .epoch = 1, .is_new = true});
+  EXPECT_EQ(next.resumed().session, 2U);
+  const auto error = error_of([&] { got(std::move(call)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::lease_lost) << error->what();
+  EXPECT_TRUE(agent_.core()->sessions().is_gone(hand_)) << "for the layers";
+  next.request("desk.note", 10, 1);
+  next.expect_reply(1);
 }
 
 }  // namespace

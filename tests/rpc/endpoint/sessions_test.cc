@@ -1,7 +1,7 @@
 // The incarnations that an agent knows: to whom they belong, and how much memory they use.
+#include <weft/rpc/agent/agent.h>
 #include <weft/rpc/core/recent_map.h>
 #include <weft/rpc/endpoint/agent_core.h>
-#include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/sessions.h>
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ using test::kind_of;
 const Error lost(ErrorKind::peer_lost, "the connection was lost");
 
 AgentOptions small() {
-  AgentOptions options{.name = "node"};
+  AgentOptions options{.name = "node", .log = [](const LogRecord&) {}};
   options.limits.in_flight = options.limits.in_flight_total = 1;  // so the minima apply: 8 MiB
   return options;
 }
@@ -28,55 +28,57 @@ AgentOptions small() {
 class SessionsTest : public testing::Test {
  protected:
   ~SessionsTest() override {
-    for (const auto& session : sessions_->close_all()) session->end(lost);
+    agent_.shut_down();
     loop_->drop();
   }
-  std::shared_ptr<Session> open(const AgentId& peer, const std::string& identity = {},
-                                bool resumable = true) {
-    return sessions_->open(peer, identity, {}, resumable);
+  std::shared_ptr<Session> open(const AgentId& peer, const std::string& identity = {}, bool is_kept = true) {
+    return sessions_.open(peer, identity, {}, is_kept, [&](std::uint64_t number) {
+      return std::make_shared<Session>(agent_.core(), peer, loop_, HelloInfo{}, is_kept, number);
+    });
   }
   // A peer that has sent something over its session.
   std::shared_ptr<Session> open_used(std::uint64_t incarnation) {
     auto session = open({"peer", incarnation});
-    session->arrive(0);
+    session->arrived({.kind = FrameKind::request});
     return session;
   }
-  bool lose(const AgentId& peer) { return sessions_->begin_absence(peer, lost, loop_); }
+  bool lose(const AgentId& peer) { return sessions_.begin_absence(*sessions_.find(peer), lost, loop_); }
 
-  const AgentId self_{"node", 1};
+  Agent agent_{small()};
+  const AgentId self_ = agent_.id();
   const std::shared_ptr<test::HandLoop> loop_ = std::make_shared<test::HandLoop>();
-  const std::shared_ptr<Sessions> sessions_ = std::make_shared<Sessions>(
-      small(), self_, 7, ProcessId{}, [](const std::shared_ptr<Session>&, const Error&) {});
+  Sessions& sessions_ = agent_.core()->sessions();
 };
 
 TEST_F(SessionsTest, AnIncarnationBelongsToTheNameThatHasStatedIt) {
   const AgentId worker{"worker", 5}, mallory{"mallory", 5};
   const auto refused = [&](const AgentId& peer) { return kind_of([&] { return open(peer); }); };
-  EXPECT_EQ(refused({"mallory", 1}), ErrorKind::permission_denied) << "this agent's own";
+  EXPECT_EQ(refused({"mallory", self_.incarnation}), ErrorKind::permission_denied) << "this agent's own";
   ASSERT_NE(open(worker), nullptr);
   EXPECT_EQ(refused(mallory), ErrorKind::permission_denied) << "while it is connected";
   ASSERT_TRUE(lose(worker));
   EXPECT_EQ(refused(mallory), ErrorKind::permission_denied) << "while it is absent";
-  EXPECT_TRUE(sessions_->is_absent(worker));
-  sessions_->close(worker)->end(lost);
+  EXPECT_TRUE(sessions_.is_absent(worker));
+  const auto before = sessions_.close(worker);
   EXPECT_EQ(refused(mallory), ErrorKind::permission_denied) << "after its end";
-  EXPECT_EQ(open(worker), nullptr);
-  EXPECT_TRUE(sessions_->is_gone(worker));
-  EXPECT_FALSE(sessions_->is_gone(mallory));
-  EXPECT_EQ(sessions_->agent_of(5), worker);
-  EXPECT_EQ(sessions_->agent_of(1), self_);
-  EXPECT_EQ(sessions_->agent_of(6), std::nullopt);
+  EXPECT_TRUE(sessions_.is_gone(worker));
+  EXPECT_NE(open(worker), before) << "it gets another session";
+  EXPECT_TRUE(sessions_.is_gone(worker)) << "for the layers";
+  EXPECT_FALSE(sessions_.is_gone(mallory));
+  EXPECT_EQ(sessions_.agent_of(5), worker);
+  EXPECT_EQ(sessions_.agent_of(self_.incarnation), self_);
+  EXPECT_EQ(sessions_.agent_of(6), std::nullopt);
 }
 
 TEST_F(SessionsTest, AConnectionWithoutSessionsAlsoClaimsItsIncarnation) {
   const AgentId old{"old", 5};
-  EXPECT_EQ(open(old, {}, false), nullptr);
+  const auto first = open(old, {}, false), second = open(old, {}, false);
+  EXPECT_NE(first, second) << "each connection has a session";
   EXPECT_EQ(kind_of([&] { return open({"mallory", 5}); }), ErrorKind::permission_denied);
-  EXPECT_EQ(sessions_->find(old), nullptr);
-  EXPECT_TRUE(sessions_->all().empty());
-  EXPECT_FALSE(lose(old)) << "it has no session to keep";
-  EXPECT_EQ(sessions_->close(old), nullptr);
-  EXPECT_EQ(sessions_->agent_of(5), std::nullopt) << "and nothing is remembered of it";
+  EXPECT_EQ(kind_of([&] { return open(old); }), ErrorKind::protocol_error) << "with other features";
+  EXPECT_FALSE(sessions_.close(*first)) << "the peer has another one";
+  EXPECT_TRUE(sessions_.close(*second));
+  EXPECT_EQ(sessions_.agent_of(5), std::nullopt) << "nothing is remembered of it";
 }
 
 TEST_F(SessionsTest, OnlyTheSameIdentityContinuesASession) {
@@ -92,7 +94,7 @@ TEST_F(SessionsTest, OnlyTheSameIdentityContinuesASession) {
     for (const bool absent : {false, true}) {
       const AgentId peer{"worker", ++incarnation};
       const auto session = open(peer, one.before);
-      session->arrive(0);
+      session->arrived({.kind = FrameKind::request});
       if (absent) {
         ASSERT_TRUE(lose(peer));
       }
@@ -100,7 +102,7 @@ TEST_F(SessionsTest, OnlyTheSameIdentityContinuesASession) {
       EXPECT_EQ(error ? std::optional(error->kind()) : std::nullopt,
                 one.is_allowed ? std::nullopt : std::optional(ErrorKind::permission_denied))
           << one.before << " then " << one.now;
-      EXPECT_EQ(sessions_->is_absent(peer), absent && !one.is_allowed) << one.before << " then " << one.now;
+      EXPECT_EQ(sessions_.is_absent(peer), absent) << "until it has a connection: " << one.before;
     }
   }
 }
@@ -108,11 +110,11 @@ TEST_F(SessionsTest, OnlyTheSameIdentityContinuesASession) {
 TEST_F(SessionsTest, OnlyTheLatestLostPeersAreRemembered) {
   for (std::uint64_t n = 0; n <= max_lost_remembered; ++n) {
     open_used(100 + n);
-    sessions_->close({"peer", 100 + n})->end(lost);
+    sessions_.close({"peer", 100 + n});
   }
-  EXPECT_FALSE(sessions_->is_gone({"peer", 100}));
-  EXPECT_TRUE(sessions_->is_gone({"peer", 101}));
-  EXPECT_EQ(sessions_->agent_of(100), std::nullopt);
+  EXPECT_FALSE(sessions_.is_gone({"peer", 100}));
+  EXPECT_TRUE(sessions_.is_gone({"peer", 101}));
+  EXPECT_EQ(sessions_.agent_of(100), std::nullopt);
 }
 
 TEST_F(SessionsTest, TheNumberOfAbsentPeersIsLimited) {
@@ -122,46 +124,31 @@ TEST_F(SessionsTest, TheNumberOfAbsentPeersIsLimited) {
     if (lose({"peer", 100 + n})) {
       ++kept;
     } else {
-      sessions_->close({"peer", 100 + n})->end(lost);
+      sessions_.close({"peer", 100 + n});
     }
   }
   EXPECT_EQ(kept, 16'384U);
-  open_used(100);  // it returns
+  EXPECT_TRUE(sessions_.connected(*open_used(100)));  // it returns
   open_used(90'000);
   EXPECT_TRUE(lose({"peer", 90'000})) << "and makes room for another one";
 }
 
 TEST_F(SessionsTest, TheRepliesThatAreKeptForAbsentPeersAreLimited) {
-  const auto answer = [](Session& session, std::uint64_t id) {
+  const auto answer = [&](Session& session, std::uint64_t id) {
     auto reply = OutgoingMessage::reply();
     Codec<Buffer>::encode(reply->result(), Buffer::allocate(3 << 20));
-    return session.answer(id, reply->seal_reply(id, frame_flags::resumable), nullptr).keep;
+    session.send_reply(id, reply->seal_reply(id), ActiveCall(agent_.core()->accounts()));
+    loop_->turn();
   };
   const auto first = open_used(100), second = open_used(200);
-  EXPECT_EQ(answer(*first, 1), Session::Keep::yes);
-  EXPECT_EQ(answer(*first, 2), Session::Keep::yes);
+  answer(*first, 1);
+  answer(*first, 2);
   EXPECT_TRUE(lose({"peer", 100}));
-  EXPECT_EQ(answer(*second, 1), Session::Keep::yes);
-  EXPECT_EQ(answer(*first, 3), Session::Keep::too_many) << "12 MiB are kept in all, and 9 MiB for this peer";
+  answer(*second, 1);
+  EXPECT_FALSE(first->is_over() || second->is_over());
+  answer(*first, 3);
+  EXPECT_TRUE(first->is_over()) << "12 MiB are kept in all, and 9 MiB for this peer";
   EXPECT_TRUE(lose({"peer", 200})) << "a peer with 3 MiB does not pay for another one";
-}
-
-// A link that ends at the same time as its session has calls that waited for credit.
-TEST(SessionEnds, CallsOfALinkThatEndsLaterFail) {
-  test::Cluster cluster{{}, {"a", "b"}};
-  const Peer peer = cluster.peer("a", "b");
-  const auto link = cluster["a"].core()->links().to(cluster["b"].id()).front();
-  auto session = std::make_shared<Session>(cluster["b"].id(), 1, 1 << 20);
-  session->end(lost);
-  OutgoingCall outgoing = peer.make_call(ping_method, 0);
-  outgoing.begin();
-  outgoing.end();
-  std::optional<ErrorKind> failed;
-  std::vector<std::shared_ptr<PendingCall>> held{std::make_shared<CallbackCall>(
-      std::move(outgoing), *peer.core(), peer.route(),
-      [&](Result<PendingCall::Reply> reply) { failed = kind_of([&] { return std::move(reply).get(); }); })};
-  session->leave(*link, std::move(held));
-  EXPECT_EQ(failed, ErrorKind::peer_lost);
 }
 
 // The peer may be declared dead between its reply and the read of its identity.

@@ -20,7 +20,7 @@ using Names = std::vector<std::string>;
 
 struct Desk {
   std::int64_t note(std::int64_t number) { return number; }
-  using Service = rpc::Service<"desk", Method<"note", &Desk::note, non_blocking, resumable>>;
+  using Service = rpc::Service<"desk", Method<"note", &Desk::note, non_blocking>>;
 };
 
 class StatedAddresses : public testing::Test {
@@ -44,8 +44,8 @@ class StatedAddresses : public testing::Test {
     hello.addresses = addresses;
     hello.process.network = network;
     socket.send(test::bytes_of(OutgoingMessage::hello(hello)));
-    socket.send(test::bytes_of(OutgoingMessage::plain(FrameKind::received, 0)));
-    eventually("it is connected", [&] { return agent.core()->links().is_linked("hand"); });
+    socket.send(test::bytes_of(OutgoingMessage::resume({.session = 1, .epoch = 1, .is_new = true})));
+    eventually("it is connected", [&] { return agent.core()->sessions().is_connected({"hand", 7}); });
     return socket;
   }
   // The end of a call to the peer after its connection was lost, if the peer states a closed port.
@@ -57,7 +57,8 @@ class StatedAddresses : public testing::Test {
     Agent agent(options());
     std::optional<Socket> socket(connect(agent, {closed}, network));
     auto call = agent.peer("hand").call<&Desk::note>(1);
-    eventually("it was sent", [&] { return agent.core()->sessions().find({"hand", 7})->sent().size() == 1; });
+    eventually("it was sent",
+               [&] { return agent.core()->sessions().find({"hand", 7})->requests_sent() == 1; });
     socket.reset();
     const auto error = error_of([&] { got(std::move(call)); });
     return error ? error->what() : "";

@@ -180,6 +180,10 @@ TEST(EvolutionTest, APeerWithMoreVersionsIsServedInTheCommonOne) {
   auto client = Socket::connected(server.addresses().front());
   ASSERT_TRUE(client.send(OutgoingMessage::hello(hello_of("newer", 1, 2, ~std::uint64_t{0})).head.bytes()));
   ASSERT_EQ(client.next()->prefix.kind, FrameKind::hello);
+  ASSERT_TRUE(client.send(OutgoingMessage::resume({.session = 1, .epoch = 1, .is_new = true}).head.bytes()));
+  auto chosen = client.next();
+  ASSERT_TRUE(chosen);
+  EXPECT_EQ(chosen->prefix.kind, FrameKind::resume);
   const auto ping = OutgoingMessage::request(0);
   ASSERT_TRUE(client.send(ping->seal_request({name_hash("weft.ping"), 0, 0}, 5, 0).head.bytes()));
   auto answer = client.next();

@@ -4,7 +4,7 @@
 // world is quiescent, no memory is held, no call is in flight, and every agent reaches every other agent.
 #pragma once
 
-#include <weft/rpc/endpoint/link.h>
+#include <weft/rpc/endpoint/sessions.h>
 
 #include "tests/rpc/simulation/agents_sim_desk.h"
 #include "tests/support/sim_job.h"
@@ -108,7 +108,7 @@ class Simulation {
       if (old != nullptr) world_.crash(*old, SimCrash::process);
       job_.start(name);
     }
-    ledger_.check_at_rest();
+    ledger_.check_at_rest(!fate_.silent || fate_.beats);
   }
 
   void nothing_is_held(const Program& program) {
@@ -127,16 +127,16 @@ class Simulation {
   void credit_is_back(const Program& program) {
     if (fate_.silent && !fate_.beats) return;           // the connection is dead, and not all agents
     const rpc::Limits& granted = ways_.options.limits;  // know it
-    for (const auto& link : program.agent().core()->links().all()) {
-      if (!link->usable()) continue;
+    for (const auto& session : program.agent().core()->sessions().all()) {
+      if (!session->is_connected()) continue;
       const auto out = [&](const char* what, std::uint64_t used, std::uint64_t most) {
         if (used >= std::max<std::uint64_t>(most / 4, 1))
           world_.violation(program.process().name() + " is idle, and " + std::to_string(used) + " of " +
                            std::to_string(most) + " " + what + " of credit have not come back from " +
-                           link->peer().name);
+                           session->peer().name);
       };
-      out("calls", link->credit().calls(), granted.calls);
-      out("bytes", link->credit().bytes(), granted.in_flight);
+      out("calls", session->calls().calls_in_use(), granted.calls);
+      out("bytes", session->calls().bytes_in_use(), granted.in_flight);
     }
   }
 
@@ -175,7 +175,7 @@ class Simulation {
     for (const auto& [name, program] : job_.programs())
       if (const auto open = world_.network().open_streams(program->process()); open != 0 && !fate_.silent)
         world_.violation(name + " has left, with " + std::to_string(open) + " connections open");
-    ledger_.check_at_rest();
+    ledger_.check_at_rest(!fate_.silent || fate_.beats);
   }
 
   SimWorld& world_;

@@ -289,7 +289,8 @@ class Program {
           return watch(to.call<&Desk::note>(number, std::string(100, 'x')), number, anything);
         CallRecord& record = ledger_[number];
         record.notify = record.dropped = true;
-        return to.notify<&Desk::note>(number, std::string(100, 'x'));
+        to.notify<&Desk::note>(number, std::string(100, 'x'));
+        return;
       }
       case 9: {
         const auto number = made("turn");

@@ -2,6 +2,7 @@
 #include <weft/rpc/testing/simulation/sim_agent.h>
 
 #include <weft/rpc/endpoint/link.h>
+#include <weft/rpc/endpoint/sessions.h>
 #include <weft/rpc/rpc.h>
 
 #include <gtest/gtest.h>
@@ -163,9 +164,9 @@ TEST(SimAgent, NoTimerIsLeftAfterCallsThatAreAnsweredOnAnotherLoop) {
     if (std::exchange(skip, !skip)) anna.core()->pick_loop();
     world.got(callee.connect("sim://anna").ready());
     world.run_for(1s);
-    const auto links = anna.core()->links().to(callee.id());
-    ASSERT_FALSE(links.empty());
-    if (links.front()->loop() == peer.route()->loop()) continue;
+    const auto session = anna.core()->sessions().find(callee.id());
+    ASSERT_NE(session, nullptr);
+    if (session->is_at(*peer.route()->loop())) continue;
     ++on_two_loops;
     expect_no_timer_left(world, anna, callee, peer);
   }

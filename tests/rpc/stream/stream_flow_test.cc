@@ -148,8 +148,8 @@ TEST(StreamFlow, AWindowOfOne) {
   EXPECT_FALSE(got(stream.next()));
 }
 
-// Whatever the network does, every item arrives once and in order, up to an end or an error, and no state is
-// left.
+// Whatever the network does, every item arrives once and in order, and no state is left. Only the first
+// connection may fail.
 TEST(StreamFlow, ItemsArriveOnceAndInOrderInASimulatedWorld) {
   int whole = 0, cut = 0;
   for (std::uint64_t seed = 1; seed <= test::times(60); ++seed) {
@@ -188,8 +188,8 @@ TEST(StreamFlow, ItemsArriveOnceAndInOrderInASimulatedWorld) {
     EXPECT_EQ(anna.counts().waiting + bert.counts().waiting, 0U) << "seed " << seed;
   }
   if (test::under_tsan) return;  // too few seeds under TSan
-  EXPECT_GT(whole, 30);
-  EXPECT_GT(cut, 5);
+  EXPECT_GT(whole, 50);
+  EXPECT_LT(cut, 5);
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ class LauncherService {
     }
     for (const Failure& failure : before) tell(failure);
   }
-  using Service = rpc::Service<"launcher", rpc::Method<"failed", &LauncherService::failed, rpc::resumable>>;
+  using Service = rpc::Service<"launcher", rpc::Method<"failed", &LauncherService::failed>>;
 
  private:
   rpc::Mutex mutex_;

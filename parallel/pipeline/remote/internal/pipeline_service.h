@@ -21,7 +21,7 @@ struct WEFT_EXPORT PipelineService {
   rpc::Future<void> restore(rpc::CallContext& call, StageCommit commit, std::vector<rpc::AgentId> workers);
 
   using Service = rpc::Service<"weft.pipeline", rpc::Method<"install", &PipelineService::install>,
-                               rpc::Method<"put", &PipelineService::put, rpc::non_blocking, rpc::resumable>,
+                               rpc::Method<"put", &PipelineService::put, rpc::non_blocking>,
                                rpc::Method<"commit", &PipelineService::commit>,
                                rpc::Method<"restore", &PipelineService::restore>>;
 

@@ -1,0 +1,113 @@
+#include <weft/rpc/endpoint/sent_frames.h>
+
+#include <algorithm>
+
+namespace weft::rpc {
+namespace {
+
+// In frames; the larger one is freed when all frames are acknowledged.
+constexpr std::size_t smallest_ring = 16, largest_idle_ring = 1024;
+
+}  // namespace
+
+SentFrames::~SentFrames() = default;
+
+void SentFrames::count(const Kept& kept, std::int64_t sign) {
+  const auto bytes = static_cast<std::uint64_t>(sign) * kept.bytes;
+  const auto one = static_cast<std::size_t>(sign);
+  bytes_ += bytes;
+  if (kept.frame.kind == FrameKind::reply) reply_bytes_ += bytes;
+  if (kept.frame.kind == FrameKind::credit) credits_ += one;
+  if (kept.frame.is_refusal) refusals_ += one;
+}
+
+std::uint64_t SentFrames::keep(Frame&& frame) {
+  if (end_ - first_ == ring_.size()) {
+    std::vector<Kept> larger(std::max(smallest_ring, 2 * ring_.size()));
+    for (std::uint64_t number = first_; number != end_; ++number)
+      larger[number & (larger.size() - 1)] = std::move(at(number));
+    ring_ = std::move(larger);
+  }
+  Kept& kept = at(end_);
+  kept.bytes = frame.frame.bytes();
+  kept.frame = std::move(frame);
+  kept.was_sent = kept.is_withdrawn = false;
+  count(kept, 1);
+  return end_++;
+}
+
+OutboundFrame SentFrames::next() {
+  Kept& kept = at(unsent_++);
+  Frame& whole = kept.frame;
+  if (std::exchange(kept.was_sent, true)) {
+    // The connection before may still send the head, and each connection sets the flag.
+    whole.frame.head = Buffer::copy(whole.frame.head.bytes());
+    remove_flag(whole.frame.head.bytes(), frame_flags::on_lanes);
+  }
+  OutboundFrame frame{.head = whole.frame.head, .attachments = whole.frame.attachments, .sent = {}};
+  auto first = std::exchange(whole.frame.sent, nullptr);
+  if (whole.check == nullptr && !whole.ends_when_sent) {
+    frame.sent = std::move(first);
+    return frame;
+  }
+  frame.sent = [first = std::move(first), check = whole.check,
+                call = whole.ends_when_sent ? whole.notification : nullptr]() mutable {
+    if (first) first();
+    if (check != nullptr) (*check)();
+    if (call != nullptr) call->finish(PendingCall::Reply{});
+  };
+  return frame;
+}
+
+std::shared_ptr<PendingCall> SentFrames::drop_first() {
+  Kept& kept = at(first_++);
+  unsent_ = std::max(unsent_, first_);
+  count(kept, -1);
+  auto notification = std::move(kept.frame.notification);
+  if (first_ == end_ && ring_.size() > largest_idle_ring) {
+    std::vector<Kept>().swap(ring_);
+    return notification;
+  }
+  const OutboundFrame dropped = std::move(kept.frame.frame);
+  kept.frame.check = nullptr;
+  return notification;
+}
+
+// The end of a notification may run code that sends further frames.
+void SentFrames::acknowledge(std::uint64_t count) {
+  while (first_ < count && first_ != end_)
+    if (const auto notification = drop_first()) notification->finish(PendingCall::Reply{});
+}
+
+void SentFrames::withdraw(std::uint64_t number) {
+  if (number < first_) return;
+  Kept& kept = at(number);
+  bytes_ -= kept.bytes;
+  kept.frame.kind = FrameKind::cancel;
+  kept.frame.frame = OutgoingMessage::plain(FrameKind::cancel, kept.frame.call_id);
+  kept.frame.check = nullptr;
+  kept.is_withdrawn = true;
+  kept.bytes = kept.frame.frame.bytes();
+  bytes_ += kept.bytes;
+}
+
+std::vector<std::shared_ptr<PendingCall>> SentFrames::notifications() const {
+  std::vector<std::shared_ptr<PendingCall>> calls;
+  for (std::uint64_t number = first_; number != end_; ++number)
+    if (at(number).frame.notification != nullptr) calls.push_back(at(number).frame.notification);
+  return calls;
+}
+
+std::vector<std::uint64_t> SentFrames::withdrawn_from(std::uint64_t number) const {
+  std::vector<std::uint64_t> ids;
+  for (number = std::max(number, first_); number < end_; ++number)
+    if (at(number).is_withdrawn) ids.push_back(at(number).frame.call_id);
+  return ids;
+}
+
+void SentFrames::clear(const std::optional<Error>& cause, const Error& reason) {
+  while (first_ != end_)
+    if (const auto notification = drop_first()) notification->lose(cause, reason.kind(), reason.what());
+}
+
+}  // namespace weft::rpc
