@@ -68,7 +68,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void on_closed(const Error& reason) override;
 
  private:
-  // Each state may change into a later one only; `spare` to `in_use` by use(), back by retire().
+  // Each state may change into a later one only.
   enum class State : std::uint8_t {
     handshake,  // the peer's Hello, or a lane's first frame, is awaited
     lane,       // it becomes a lane of another link as soon as its own hello was sent
@@ -83,7 +83,6 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void on_goodbye(const std::optional<Error>& reason);
   void refuse_peer(const Error& reason);  // sends the reason to the peer, and closes
   bool check_user(const std::string& name, const std::string& identity);  // false: not admitted
-  void begin_handshake();
   void await_handshake();
   void end_handshake();
   void become_lane();  // turns this connection into a lane of another link, if the hello was sent

@@ -207,6 +207,8 @@ void Session::on_resume(std::shared_ptr<Link> link, const ResumeInfo& info) {
         self->is_chooser_ ? self->on_answer(link, info) : self->on_choice(link, info);
       } catch (const Error& bad) {
         link->close_soon(bad);
+      } catch (const std::exception& other) {
+        link->close_soon(Error(ErrorKind::internal, other.what()));
       }
     link->decided();
   });
@@ -302,7 +304,7 @@ void Session::connected() {
   frames_.rewind();
   transmit();
   for (const auto& call : calls_.held())
-    if (call->connect_within()) PendingCall::watch_time(call, link_->loop(), false);
+    if (call->connect_within()) PendingCall::watch_time(call, loop(), false);
   dispatch_held();
   close_surplus();
 }
@@ -465,7 +467,8 @@ void Session::cancel(std::uint64_t call_id) {
   run([self = shared_from_this(), call_id] {
     auto* sent = self->calls_.find(call_id);
     if (sent == nullptr || sent->call == nullptr || self->state_ == State::over) return;
-    sent->call = nullptr;  // the answer will still arrive and return the credit
+    // The answer will still arrive and return the credit. The end of the call may run code, so it comes last.
+    const auto call = std::exchange(sent->call, nullptr);
     self->frames_.withdraw(sent->number);
     self->keep_cancel(call_id);
     self->transmit();
