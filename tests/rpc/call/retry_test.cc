@@ -104,6 +104,12 @@ class Till {
 
 constexpr RetryPolicy soon{.attempts = 1000, .first_wait = 1ms, .max_wait = 2ms};
 
+// A call that is made before the client knows of the end may be sent, and fails as one that may have run.
+void end_server(Cluster& cluster) {
+  cluster.end("server");
+  test::eventually("the client has noticed it", [&] { return cluster["client"].counts().connections == 0; });
+}
+
 class RetryTest : public testing::Test {
  protected:
   RetryTest() { start_server(); }
@@ -117,7 +123,7 @@ class RetryTest : public testing::Test {
 
 TEST_F(RetryTest, ACallWithoutAListenerIsRetriedUntilThereIsOne) {
   auto peer = cluster.peer("client", "server").with({.retry = soon});
-  cluster.end("server");
+  end_server(cluster);
   auto call = peer.call<&Till::pay>(5);
   test::eventually("it was retried", [&] { return cluster["client"].counts().calls_retried >= 3; });
   EXPECT_FALSE(call.ready());
@@ -132,7 +138,7 @@ TEST_F(RetryTest, ACallThatMayHaveRunIsRetriedOnlyIfItsMethodIsIdempotent) {
   auto read = peer.call<&Till::read>("bytes: ", Buffer::allocate(100'000));
   test::eventually("it has come", [&] { return till->attempts().size() == 1; });
   till->hold(false);
-  cluster.end("server");
+  end_server(cluster);
   test::eventually("it was retried", [&] { return cluster["client"].counts().calls_retried >= 1; });
   start_server();
   EXPECT_EQ(got(std::move(read)), "bytes: 100000") << "with the same arguments";
@@ -157,7 +163,7 @@ TEST_F(RetryTest, ACallThatIsRefusedByALimitIsRetried) {
 
 TEST_F(RetryTest, AttemptsAndDeadlineLimitTheRetries) {
   auto peer = cluster.peer("client", "server");
-  cluster.end("server");
+  end_server(cluster);
   const auto few = error_of(
       [&] { got(peer.with({.retry = RetryPolicy{.attempts = 3, .first_wait = 1ms}}).call<&Till::pay>(5)); });
   ASSERT_TRUE(few);
@@ -175,7 +181,7 @@ TEST_F(RetryTest, AttemptsAndDeadlineLimitTheRetries) {
 
 TEST_F(RetryTest, ACallCanBeCancelledWhileItWaits) {
   auto peer = cluster.peer("client", "server").with({.retry = soon});
-  cluster.end("server");
+  end_server(cluster);
   auto call = peer.call<&Till::pay>(5);
   test::eventually("it was retried", [&] { return cluster["client"].counts().calls_retried >= 1; });
   call.cancel();
@@ -189,7 +195,7 @@ TEST_F(RetryTest, ACallCanBeCancelledWhileItWaits) {
 
 TEST_F(RetryTest, ACallCanBeCancelledBetweenTwoAttempts) {
   auto peer = cluster.peer("client", "server").with({.retry = RetryPolicy{.first_wait = 1h, .max_wait = 1h}});
-  cluster.end("server");
+  end_server(cluster);
   const auto waits = [&] {
     test::eventually("it waits for the next attempt",
                      [&] { return cluster["client"].counts().waiting == 0; });
@@ -229,7 +235,7 @@ TEST(RetryLimits, CountTheBytesOfRetriedCalls) {
   };
   EXPECT_GE(client.counts().waiting_bytes, 200'000U);
   EXPECT_TRUE(refused()) << "at once: room on this side is not waited for";
-  cluster.end("server");
+  end_server(cluster);
   test::eventually("both wait for their next attempt", [&] { return client.counts().waiting == 0; });
   EXPECT_GE(client.counts().waiting_bytes, 200'000U) << "they are kept meanwhile";
   EXPECT_TRUE(refused());
@@ -242,7 +248,7 @@ TEST(RetryLimits, CountTheBytesOfRetriedCalls) {
 
 TEST_F(RetryTest, AnAgentThatEndsStopsItsRetries) {
   auto peer = cluster.peer("client", "server").with({.retry = soon});
-  cluster.end("server");
+  end_server(cluster);
   auto call = peer.call<&Till::pay>(5);
   test::eventually("it was retried", [&] { return cluster["client"].counts().calls_retried >= 1; });
   cluster.end("client");
@@ -260,7 +266,7 @@ TEST(RetryBudgetTest, LimitsTheRetriesOfAPeer) {
   auto till = std::make_shared<Till>();
   server.serve(till);
   auto peer = cluster.peer("client", "server");
-  cluster.end("server");
+  end_server(cluster);
   EXPECT_EQ(kind_of([&] { got(peer.call<&Till::pay>(5)); }), ErrorKind::unavailable);
   EXPECT_EQ(cluster["client"].counts().calls_retried, 5U);
   EXPECT_EQ(kind_of([&] { got(peer.call<&Till::pay>(5)); }), ErrorKind::unavailable);
@@ -268,7 +274,7 @@ TEST(RetryBudgetTest, LimitsTheRetriesOfAPeer) {
   cluster.add("server").serve(till);
   EXPECT_EQ(got(peer.with({.wait_for_ready = true}).call<&Till::pay>(5)), 0);
   EXPECT_EQ(got(peer.call<&Till::pay>(5)), 0);
-  cluster.end("server");
+  end_server(cluster);
   EXPECT_EQ(kind_of([&] { got(peer.call<&Till::pay>(5)); }), ErrorKind::unavailable);
   EXPECT_EQ(cluster["client"].counts().calls_retried, 7U) << "two calls that went well earned two";
 }
