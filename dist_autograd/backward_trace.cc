@@ -9,7 +9,7 @@ namespace {
 
 template <auto Method>
 std::string name() {
-  return std::string(rpc::Peer::FoundMethod<Method>::name);
+  return std::string(rpc::FoundMethod<Method>::name);
 }
 
 }  // namespace
@@ -47,8 +47,7 @@ BackwardSpan::~BackwardSpan() {
 
 BackwardSpan BackwardSpan::of_backward(rpc::AgentCore& core, const Trace& parent) {
   auto tracer = rpc::Tracer::of(core);
-  if (tracer != nullptr && !tracer->traces(rpc::Peer::FoundMethod<&BackwardService::begin>::name))
-    tracer = nullptr;
+  if (tracer != nullptr && !tracer->traces(rpc::FoundMethod<&BackwardService::begin>::name)) tracer = nullptr;
   return {std::move(tracer), "backward", parent};
 }
 

@@ -13,15 +13,15 @@ namespace {
 
 rpc::Future<void> add_remote_root(const PassId& pass, const Backward& backward, const Root& root,
                                   const Trace& trace) {
-  using Found = rpc::Peer::FoundMethod<&BackwardService::root>;
+  using Found = rpc::FoundMethod<&BackwardService::root>;
   const auto& reference = root.reference.reference();
   const rpc::Peer owner = reference->layer()->peer(reference->owner());
-  rpc::OutgoingCall call = owner.make_call(Found::name, 3);
+  rpc::OutgoingCall call = owner.calls().make(Found::name, 3);
   reference->layer()->target(reference, call);
   if (trace) rpc::Under(*trace).apply(call);
-  rpc::Peer::encode<Found::Type>(call, pass, backward, root.gradient);
+  rpc::encode_call<Found::Type>(call, pass, backward, root.gradient);
   return of_participant(pass, reference->owner(),
-                        owner.start_typed<void>(std::move(call), rpc::Peer::Decode<void>{}));
+                        owner.calls().start_typed<void>(std::move(call), rpc::DecodeReply<void>{}));
 }
 
 std::string join(const std::vector<std::string>& names) {

@@ -19,9 +19,9 @@ template <class... Given>
 rref::RRef<at::Tensor> remote_operator(rref::detail::Place place, std::string_view name, Given&&... given) {
   auto text = std::make_shared<const std::string>(name);  // the call refers to it
   return rref::detail::keep_result_of<at::Tensor>(
-      place.peer, *text, rref::detail::values<Given...>, nullptr, place.site, {},
+      place.peer, *text, rpc::count_sent<Given...>, nullptr, place.site, {},
       [&](rpc::OutgoingCall& call) {
-        tensor::detail::encode_operator_after_modifiers<at::Tensor>(call, std::forward<Given>(given)...);
+        tensor::detail::encode_operator<at::Tensor>(call, std::forward<Given>(given)...);
       },
       text);
 }

@@ -271,12 +271,12 @@ void RRefLayer::fetch_arguments(const std::shared_ptr<rpc::IncomingCall>& call, 
     if (!place) continue;
     const ReferencePtr reference = decode(call->message(), *place);
     const rpc::Peer owner = peer(reference->owner()).with(*call);
-    rpc::OutgoingCall fetch = owner.make_call(detail::fetch_method, 0);
+    rpc::OutgoingCall fetch = owner.calls().make(detail::fetch_method, 0);
     target(reference, fetch);
     fetch.begin();
     fetch.end();
     gate->expect();
-    owner.start(std::move(fetch), [gate, call, i, reference](rpc::Result<Reply> reply) {
+    owner.calls().start(std::move(fetch), [gate, call, i, reference](rpc::Result<Reply> reply) {
       std::exception_ptr failed;
       try {
         auto message = explain(std::move(reply), *reference->about()).get();

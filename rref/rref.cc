@@ -64,10 +64,10 @@ ReferencePtr adopt(rpc::Agent& agent, rpc::KeptValue value, std::string type, st
 KeptCall make_kept_call(const rpc::Peer& peer, std::string_view method, std::size_t arguments,
                         const ReferencePtr& target, std::string type, std::string site,
                         std::optional<std::string> name) {
-  const auto layer = target != nullptr ? target->layer() : RRefLayer::of(*peer.core());
+  const auto layer = target != nullptr ? target->layer() : RRefLayer::of(*peer.calls().core());
   const rpc::AgentId owner = target != nullptr ? target->owner() : known_incarnation(peer);
-  rpc::OutgoingCall call = peer.only(owner).make_call(method, arguments);
-  peer.add_default_timeout(call);
+  rpc::OutgoingCall call = peer.only(owner).calls().make(method, arguments);
+  peer.calls().add_default_timeout(call);
   if (target != nullptr) layer->target(target, call);
   auto result = layer->create(owner, std::move(type), std::move(site), call, std::move(name));
   return {std::move(call), std::move(result)};

@@ -79,12 +79,9 @@ class RRef {
   explicit RRef(ReferencePtr reference) : reference_(std::move(reference)) {}
   // An RRef to the same object by its base class T. The object's owner must call serve<T>().
   template <class Derived>
-    requires(!std::same_as<Derived, T>) && std::derived_from<Derived, T>
-  RRef(const RRef<Derived>& derived)
+  requires(!std::same_as<Derived, T>) && std::derived_from<Derived, T> RRef(const RRef<Derived>& derived)
       : reference_(derived.reference_),
-        options_(derived.options_),
-        metadata_(derived.metadata_),
-        serving_(derived.serving_) {}
+  options_(derived.options_), metadata_(derived.metadata_), serving_(derived.serving_) {}
 
   // Other members may only be called if valid() is true.
   bool valid() const { return reference_ != nullptr; }
@@ -124,7 +121,7 @@ class RRef {
     return call_raw<Target, Value>(
         false,
         [](rpc::Result<rpc::PendingCall::Reply>&& reply, const std::string& method) {
-          return rpc::Peer::decode<Value>(std::move(reply), method);
+          return rpc::decode_reply<Value>(std::move(reply), method);
         },
         std::forward<Given>(given)...);
   }
@@ -162,7 +159,7 @@ class RRef {
  private:
   template <auto Target, class Type = decltype(Target)>
   using Method =
-      rpc::Peer::FoundMethod<Target, Type, typename decltype(rpc::detail::listing_class<T, Target>())::type>;
+      rpc::FoundMethod<Target, Type, typename decltype(rpc::detail::listing_class<T, Target>())::type>;
 
   template <auto Target, class Value, class Decode, class... Given>
   rpc::Future<Value> call_raw(bool notify, Decode decode, Given&&... given) const;
@@ -225,24 +222,6 @@ rpc::Result<std::shared_ptr<T>> typed(const std::shared_ptr<StoredObject>& objec
                  "expected " + object_type<T>() + ", found an object of type " + object->value().type->name));
 }
 
-// Applies leading modifiers, then encodes the rest as method M's arguments.
-template <class M>
-void encode(rpc::OutgoingCall& call) {
-  rpc::Peer::encode<M>(call);
-}
-template <class M, class First, class... Rest>
-void encode(rpc::OutgoingCall& call, First&& first, Rest&&... rest) {
-  if constexpr (rpc::detail::is_modifier<First>) {
-    first.apply(call);
-    encode<M>(call, std::forward<Rest>(rest)...);
-  } else {
-    rpc::Peer::encode<M>(call, std::forward<First>(first), std::forward<Rest>(rest)...);
-  }
-}
-
-template <class... Given>
-inline constexpr std::size_t values = (std::size_t{0} + ... + (rpc::detail::is_modifier<Given> ? 0 : 1));
-
 // Sends a call whose result stays at the peer as an object. kept_alive: kept while the call is in flight.
 template <class Value, class Encode>
 RRef<Stored<Value>> keep_result_of(const rpc::Peer& peer, std::string_view method, std::size_t arguments,
@@ -252,8 +231,9 @@ RRef<Stored<Value>> keep_result_of(const rpc::Peer& peer, std::string_view metho
   auto [call, reference] = make_kept_call(peer, method, arguments, target, object_type<Stored<Value>>(),
                                           std::move(site), std::move(name));
   encode(call);
-  peer.start(std::move(call), [kept_alive = std::move(kept_alive)](rpc::Result<rpc::PendingCall::Reply>) {
-  });  // the call's CallPart (Carried) tells the RRef how the call has ended
+  peer.calls().start(std::move(call),
+                     [kept_alive = std::move(kept_alive)](rpc::Result<rpc::PendingCall::Reply>) {
+                     });  // the call's CallPart (Carried) tells the RRef how the call has ended
   return RRef<Stored<Value>>(std::move(reference));
 }
 
@@ -261,8 +241,8 @@ template <class M, class Value, class... Given>
 RRef<Stored<Value>> keep_result(const rpc::Peer& peer, std::string_view method, const ReferencePtr& target,
                                 std::string site, std::optional<std::string> name, Given&&... given) {
   return keep_result_of<Value>(
-      peer, method, values<Given...>, target, std::move(site), std::move(name),
-      [&](rpc::OutgoingCall& call) { encode<M>(call, std::forward<Given>(given)...); });
+      peer, method, rpc::count_sent<Given...>, target, std::move(site), std::move(name),
+      [&](rpc::OutgoingCall& call) { rpc::encode_call<M>(call, std::forward<Given>(given)...); });
 }
 
 template <class T>
@@ -331,14 +311,14 @@ auto remote(detail::Place place, Given&&... given) {
 template <auto Target, class... Given,
           class Type = decltype(Target)>  // Type is never given: see rpc's MethodOf
 auto remote(detail::Place place, Given&&... given) {
-  using Found = rpc::Peer::FoundMethod<Target>;
+  using Found = rpc::FoundMethod<Target>;
   return detail::keep_result<typename Found::Type, typename Found::Type::Traits::Result>(
       place.peer, Found::name, nullptr, place.site, {}, std::forward<Given>(given)...);
 }
 // The same for a method that T's service lists and T inherits.
 template <rpc::Served T, auto Target, class... Given, class Type = decltype(Target)>
 auto remote(detail::Place place, Given&&... given) {
-  using Found = rpc::Peer::FoundMethod<Target, Type, T>;
+  using Found = rpc::FoundMethod<Target, Type, T>;
   return detail::keep_result<typename Found::Type, typename Found::Type::Traits::Result>(
       place.peer, Found::name, nullptr, place.site, {}, std::forward<Given>(given)...);
 }
@@ -369,8 +349,8 @@ template <class Value, class Encode, class Decode>
 rpc::Future<Value> RRef<T>::start(std::string_view method, std::size_t arguments, bool notify, Encode encode,
                                   Decode decode) const {
   const rpc::Peer peer = owner_peer();
-  rpc::OutgoingCall call = peer.make_call(method, arguments);
-  peer.add_default_timeout(call);
+  rpc::OutgoingCall call = peer.calls().make(method, arguments);
+  peer.calls().add_default_timeout(call);
   call.notify = call.acknowledged = notify;
   try {
     detail::target(reference_, call);
@@ -378,7 +358,7 @@ rpc::Future<Value> RRef<T>::start(std::string_view method, std::size_t arguments
     return rpc::Future<Value>::made(std::current_exception());
   }
   encode(call);
-  return peer.start_typed<Value>(
+  return peer.calls().start_typed<Value>(
       std::move(call), [decode, object = reference_->about()](rpc::Result<rpc::PendingCall::Reply>&& reply) {
         return decode(detail::explain(std::move(reply), *object));
       });
@@ -391,9 +371,9 @@ rpc::Future<Value> RRef<T>::call_raw(bool notify, Decode decode, Given&&... give
   static_assert(std::derived_from<T, typename Found::Class>,
                 "weft: this is not a method of the object behind the RRef");
   return start<Value>(
-      Found::name, detail::values<Given...>, notify,
+      Found::name, rpc::count_sent<Given...>, notify,
       [&](rpc::OutgoingCall& call) {
-        detail::encode<typename Found::Type>(call, std::forward<Given>(given)...);
+        rpc::encode_call<typename Found::Type>(call, std::forward<Given>(given)...);
       },
       [decode](rpc::Result<rpc::PendingCall::Reply>&& reply) {
         return decode(std::move(reply), Found::name);
@@ -422,7 +402,7 @@ rpc::Future<T> RRef<T>::to_here(const Modifiers&... modifiers) const {
         call.end();
       },
       [](rpc::Result<rpc::PendingCall::Reply>&& reply) {
-        return rpc::Peer::decode<T>(std::move(reply), detail::fetch_method);
+        return rpc::decode_reply<T>(std::move(reply), detail::fetch_method);
       });
 }
 
@@ -442,7 +422,7 @@ rpc::Future<void> RRef<T>::ready() const {
         call.end();
       },
       [](rpc::Result<rpc::PendingCall::Reply>&& reply) {
-        return rpc::Peer::decode<void>(std::move(reply), detail::touch_method);
+        return rpc::decode_reply<void>(std::move(reply), detail::touch_method);
       });
 }
 

@@ -137,7 +137,7 @@ rpc::Task<Figures> echo_tensors(rpc::Peer peer, Budget budget, std::int64_t elem
 
 Figures figures(const Work& work, const rpc::Peer& peer, const Budget& budget) {
   if (work.kind == Kind::get) return get_one_by_one(peer, budget);
-  rpc::Executor& loop = *peer.route()->loop();
+  rpc::Executor& loop = *peer.calls().route()->loop();
   switch (work.kind) {
     case Kind::throughput:
       return call_many({peer}, budget, &loop).start(loop).get();
@@ -202,7 +202,7 @@ void measure_growth(const Work& work, ClientEnd& end) {
       peers.push_back(agents.back()->connect(end.address()));
       peers.back().ready().get();
     }
-    rpc::Executor& loop = *peers.front().route()->loop();
+    rpc::Executor& loop = *peers.front().calls().route()->loop();
     end.report(call_many(peers, end.budget(), &loop).start(loop).get());
   } catch (...) {
     failure = std::current_exception();

@@ -99,7 +99,7 @@ std::unique_ptr<rpc::Agent> make_client(const std::string& name, Wire wire, Spin
 }
 
 Figures measure_latency(const rpc::Peer& peer, const Budget& budget) {
-  return call_one_by_one(peer, budget).start(*peer.route()->loop()).get();
+  return call_one_by_one(peer, budget).start(*peer.calls().route()->loop()).get();
 }
 
 Figures measure_latency_of_threads(const rpc::Peer& peer, const Budget& budget) {
@@ -122,12 +122,12 @@ Figures measure_limited_rate(const rpc::Peer& peer, double calls_per_s, const Bu
   do {
     std::this_thread::sleep_until(next);
     next = std::max(next + period, std::chrono::steady_clock::now() - period);
-  } while (meter.count(call_times(peer, batch).start(*peer.route()->loop()).get()));
+  } while (meter.count(call_times(peer, batch).start(*peer.calls().route()->loop()).get()));
   return meter.calls();
 }
 
 Figures measure_rate(const std::vector<rpc::Peer>& peers, std::size_t in_flight, const Budget& budget) {
-  rpc::Executor& loop = *peers.front().route()->loop();
+  rpc::Executor& loop = *peers.front().calls().route()->loop();
   return call_many(peers, in_flight, budget, &loop).start(loop).get();
 }
 

@@ -8,20 +8,20 @@ namespace weft::dist_autograd {
 
 template <auto Method, class... Given>
 auto RemoteModule::ask(Given&&... given) const {
-  using Found = rpc::Peer::FoundMethod<Method>;
+  using Found = rpc::FoundMethod<Method>;
   using Value = typename Found::Type::Traits::Result;
   const auto& references = module_->layer();
   const rpc::Peer owner = references->peer(module_->owner(), options_).with_metadata(metadata_);
-  rpc::OutgoingCall call = owner.make_call(Found::name, sizeof...(Given));
+  rpc::OutgoingCall call = owner.calls().make(Found::name, sizeof...(Given));
   try {
     references->target(module_, call);
   } catch (const rpc::Error&) {
     return rpc::Future<Value>::made(std::current_exception());
   }
-  rpc::Peer::encode<typename Found::Type>(call, std::forward<Given>(given)...);
-  return owner.start_typed<Value>(
+  rpc::encode_call<typename Found::Type>(call, std::forward<Given>(given)...);
+  return owner.calls().start_typed<Value>(
       std::move(call), [module = module_->about()](rpc::Result<rpc::PendingCall::Reply>&& reply) {
-        return rpc::Peer::decode<Value>(rref::RRefLayer::explain(std::move(reply), *module), Found::name);
+        return rpc::decode_reply<Value>(rref::RRefLayer::explain(std::move(reply), *module), Found::name);
       });
 }
 

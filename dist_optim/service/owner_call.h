@@ -14,16 +14,16 @@ namespace weft::dist_optim {
 // Calls `Method` on the object. All errors fail the future; owner_lost replaces peer_lost.
 template <auto Method, class... Given>
 auto ask(const rref::ReferencePtr& module, Given&&... given) {
-  using Found = rpc::Peer::FoundMethod<Method>;
+  using Found = rpc::FoundMethod<Method>;
   using Value = typename Found::Type::Traits::Result;
   try {
     const rpc::Peer owner = module->layer()->peer(module->owner());
-    rpc::OutgoingCall call = owner.make_call(Found::name, sizeof...(Given));
+    rpc::OutgoingCall call = owner.calls().make(Found::name, sizeof...(Given));
     module->layer()->target(module, call);
-    rpc::Peer::encode<typename Found::Type>(call, std::forward<Given>(given)...);
-    return owner.start_typed<Value>(
+    rpc::encode_call<typename Found::Type>(call, std::forward<Given>(given)...);
+    return owner.calls().start_typed<Value>(
         std::move(call), [object = module->about()](rpc::Result<rpc::PendingCall::Reply>&& reply) {
-          return rpc::Peer::decode<Value>(rref::RRefLayer::explain(std::move(reply), *object), Found::name);
+          return rpc::decode_reply<Value>(rref::RRefLayer::explain(std::move(reply), *object), Found::name);
         });
   } catch (const rpc::Error& error) {
     return rpc::Future<Value>::made(

@@ -9,18 +9,19 @@ namespace weft::collectives {
 // Sends a notification. `sent` is called when it has been sent, or with the error if it cannot be sent.
 template <auto Method, class Sent, class... Arguments>
 void post(const rpc::Peer& peer, Sent sent, const Arguments&... arguments) {
-  using Found = rpc::Peer::FoundMethod<Method>;
-  rpc::OutgoingCall call = peer.make_call(Found::name, Found::id, sizeof...(Arguments));
+  using Found = rpc::FoundMethod<Method>;
+  rpc::OutgoingCall call = peer.calls().make(Found::name, Found::id, sizeof...(Arguments));
   call.notify = true;
-  rpc::Peer::encode<typename Found::Type>(call, arguments...);
-  peer.start_typed<void>(std::move(call), rpc::Peer::Decode<void>{}).then(std::move(sent));
+  rpc::encode_call<typename Found::Type>(call, arguments...);
+  peer.calls().start_typed<void>(std::move(call), rpc::DecodeReply<void>{}).then(std::move(sent));
 }
 
 template <auto Method, class... Arguments>
 void GroupCore::tell_others(const Arguments&... arguments) {
   for (int rank = 0; rank < size(); ++rank)
     if (rank != rank_ && !left_.contains(rank))
-      post<Method>(peers_[static_cast<std::size_t>(rank)], [](rpc::Result<void>&&) {}, arguments...);
+      post<Method>(
+          peers_[static_cast<std::size_t>(rank)], [](rpc::Result<void>&&) {}, arguments...);
 }
 
 }  // namespace weft::collectives

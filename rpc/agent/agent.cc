@@ -103,7 +103,7 @@ void Agent::set_call_timeout(std::chrono::nanoseconds limit) { core_->set_defaul
 void Agent::shut_down() { core_->shut_down(); }
 
 Future<std::vector<MethodInfo>> list_methods(const Peer& peer) {
-  return peer.ask<std::vector<MethodInfo>>(methods_name);
+  return peer.calls().ask<std::vector<MethodInfo>>(methods_name);
 }
 
 }  // namespace weft::rpc

@@ -105,8 +105,6 @@ class WEFT_EXPORT Agent {
   // For layers. methods(): the served methods. attached(): objects that the agent keeps until it is
   // destroyed; layers put them while the agent is created.
   const std::shared_ptr<AgentCore>& core() const { return core_; }
-  // Permits an Agent to be passed as the core of a PeerSet.
-  operator const std::shared_ptr<AgentCore>&() const { return core_; }
   MethodTable& methods();
   Slots& attached() { return attached_; }
 

@@ -177,7 +177,9 @@ MethodEntry pending_entry() {
   return entry;
 }
 
-Future<CallsInFlight> calls_in_flight(const Peer& peer) { return peer.ask<CallsInFlight>(pending_method); }
+Future<CallsInFlight> calls_in_flight(const Peer& peer) {
+  return peer.calls().ask<CallsInFlight>(pending_method);
+}
 
 // The text is for a terminal, so names are escaped: peers choose them.
 std::string text_of(const CallsInFlight& calls) {

@@ -23,6 +23,6 @@ MethodEntry health_entry() {
   });
 }
 
-Future<Health> health(const Peer& peer) { return peer.ask<Health>(health_method); }
+Future<Health> health(const Peer& peer) { return peer.calls().ask<Health>(health_method); }
 
 }  // namespace weft::rpc

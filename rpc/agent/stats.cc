@@ -55,6 +55,6 @@ MethodEntry stats_entry() {
       stats_method, [](const IncomingCall& call) { return stats_of(*AgentCore::of(call)); });
 }
 
-Future<AgentStats> stats(const Peer& peer) { return peer.ask<AgentStats>(stats_method); }
+Future<AgentStats> stats(const Peer& peer) { return peer.calls().ask<AgentStats>(stats_method); }
 
 }  // namespace weft::rpc

@@ -1,5 +1,6 @@
 #include <weft/rpc/balance/dns_resolver.h>
 
+#include <weft/rpc/agent/agent.h>
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/transport/address.h>
@@ -43,12 +44,12 @@ void ask(const std::shared_ptr<Loop>& loop, const Address& address, bool certifi
 
 }  // namespace
 
-PeerSet::Resolver dns_resolver(const std::shared_ptr<AgentCore>& agent, std::string_view text) {
+PeerSet::Resolver dns_resolver(const Agent& agent, std::string_view text) {
   const Address address = Address::parse(text);
   if (address.scheme != "tcp")
     throw Error(ErrorKind::invalid_argument,
                 "'" + address.text() + "' is not an address for DNS, expected tcp://host:port");
-  return [weak = std::weak_ptr(agent), address] {
+  return [weak = std::weak_ptr(agent.core()), address] {
     const auto promise = std::make_shared<Promise<Names>>();
     auto future = promise->future();
     const auto core = weak.lock();

@@ -16,6 +16,6 @@
 namespace weft::rpc {
 
 // address: tcp://host:port. Throws invalid_argument if it is malformed.
-WEFT_EXPORT PeerSet::Resolver dns_resolver(const std::shared_ptr<AgentCore>& agent, std::string_view address);
+WEFT_EXPORT PeerSet::Resolver dns_resolver(const Agent& agent, std::string_view address);
 
 }  // namespace weft::rpc

@@ -1,5 +1,6 @@
 #include <weft/rpc/balance/peer_set.h>
 
+#include <weft/rpc/agent/agent.h>
 #include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/transport/address.h>
@@ -246,13 +247,13 @@ CallVerdict CallVerdict::of(const std::exception_ptr& error, bool idempotent) {
 
 }  // namespace detail
 
-PeerSet::PeerSet(const std::shared_ptr<AgentCore>& agent, const Names& names, PeerSetOptions options)
-    : state_(std::make_shared<detail::PeerSetState>(agent, options, nullptr)) {
+PeerSet::PeerSet(const Agent& agent, const Names& names, PeerSetOptions options)
+    : state_(std::make_shared<detail::PeerSetState>(agent.core(), options, nullptr)) {
   state_->set(names);
 }
 
-PeerSet::PeerSet(const std::shared_ptr<AgentCore>& agent, Resolver resolver, PeerSetOptions options)
-    : state_(std::make_shared<detail::PeerSetState>(agent, options, std::move(resolver))) {
+PeerSet::PeerSet(const Agent& agent, Resolver resolver, PeerSetOptions options)
+    : state_(std::make_shared<detail::PeerSetState>(agent.core(), options, std::move(resolver))) {
   state_->resolve();
 }
 

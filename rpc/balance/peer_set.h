@@ -19,6 +19,8 @@
 
 namespace weft::rpc {
 
+class Agent;
+
 // How a set selects and ejects replicas.
 struct PeerSetOptions {
   BalancePolicy policy = BalancePolicy::round_robin;
@@ -240,10 +242,9 @@ class WEFT_EXPORT PeerSet {
   // Returns the addresses or names of the replicas. Called on a loop or on a calling thread; must not block.
   using Resolver = detail::PeerSetState::Resolver;
 
-  // A set of the replicas with these names, or with the names that the resolver returns. An Agent may be
-  // passed as `agent`.
-  PeerSet(const std::shared_ptr<AgentCore>& agent, const Names& names, PeerSetOptions options = {});
-  PeerSet(const std::shared_ptr<AgentCore>& agent, Resolver resolver, PeerSetOptions options = {});
+  // A set of the replicas with these names, or with the names that the resolver returns.
+  PeerSet(const Agent& agent, const Names& names, PeerSetOptions options = {});
+  PeerSet(const Agent& agent, Resolver resolver, PeerSetOptions options = {});
 
   // Return a handle for calls with a key, with options, with metadata, or on behalf of a served call. Options
   // and metadata are merged as for a Peer. The deadline applies to all attempts together. With
@@ -256,7 +257,7 @@ class WEFT_EXPORT PeerSet {
   // Calls a method, and returns a future of the result, as Peer::call. Do not pass Type.
   template <auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
-    return balance<typename Peer::FoundMethod<Target>::Type>(
+    return balance<typename FoundMethod<Target>::Type>(
         [](const Peer& peer, auto&&... arguments) {
           return peer.call<Target>(std::forward<decltype(arguments)>(arguments)...);
         },
@@ -265,7 +266,7 @@ class WEFT_EXPORT PeerSet {
   // For a method that T's service lists and T inherits, as Peer::call.
   template <Served T, auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
-    return balance<typename Peer::FoundMethod<Target, Type, T>::Type>(
+    return balance<typename FoundMethod<Target, Type, T>::Type>(
         [](const Peer& peer, auto&&... arguments) {
           return peer.call<T, Target>(std::forward<decltype(arguments)>(arguments)...);
         },

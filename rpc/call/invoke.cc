@@ -26,6 +26,13 @@ void refuse_arguments(IncomingCall& call, std::exception_ptr why) {
   }
 }
 
+void throw_bad_result(const Error& error, std::string_view method, const CallRoute* from) {
+  throw Error(
+      error.kind(),
+      (from != nullptr ? from->peer_name() + ": " : "") + std::string(method) + ": result: " + error.what(),
+      Execution::maybe_executed);
+}
+
 void throw_empty_result() {
   throw Error(ErrorKind::handler_failed,
               "the handler returned an empty future or coroutine: it was moved from or already used");

@@ -1,9 +1,10 @@
-// The typed ends of a call: encoding a caller's arguments, and the thunk that runs a handler behind a
+// The typed ends of a call: the caller's arguments and result, and the thunk that runs a handler behind a
 // MethodEntry.
 #pragma once
 
 #include <weft/rpc/call/incoming_call.h>
 #include <weft/rpc/call/method.h>
+#include <weft/rpc/call/pending_call.h>
 #include <weft/rpc/core/asio_executor.h>
 #include <weft/rpc/core/serial_executor.h>
 
@@ -42,9 +43,86 @@ consteval bool arguments_fit() {
   } else {
     return []<std::size_t... I>(std::index_sequence<I...>) {
       return (Fits<Given, std::tuple_element_t<I, Arguments>> && ...);
-    }(std::index_sequence_for<Given...>{});
+    }
+    (std::index_sequence_for<Given...>{});
   }
 }
+
+// The hash of the signature, computed once for each method.
+template <class Traits>
+std::uint64_t signature_hash() {
+  static const std::uint64_t hash = name_hash(Traits::text());
+  return hash;
+}
+
+[[noreturn]] WEFT_EXPORT void throw_bad_result(const Error& error, std::string_view method,
+                                               const CallRoute* from);
+
+}  // namespace weft::rpc::detail
+
+namespace weft::rpc {
+
+// Whether an argument changes the call instead of being sent, and the number of those that are sent.
+template <class Given>
+inline constexpr bool is_modifier = std::is_base_of_v<CallModifier, std::decay_t<Given>>;
+template <class... Given>
+inline constexpr std::size_t count_sent = (std::size_t{0} + ... + (is_modifier<Given> ? 0 : 1));
+
+// For layers: encodes the arguments of the method M into `call`, and sets the options of M. Leading modifiers
+// are applied before.
+template <class M, class... Given>
+void encode_call(OutgoingCall& call, Given&&... given) {
+  using Arguments = typename M::Traits::Arguments;
+  static_assert(detail::arguments_fit<Arguments, Given...>(),
+                "weft: the arguments of this call do not fit the parameters that the method declares");
+  if constexpr (detail::arguments_fit<Arguments, Given...>()) {
+    call.signature = detail::signature_hash<typename M::Traits>();
+    call.idempotent |= M::is_idempotent;
+    call.background = M::is_background;
+    call.begin();
+    detail::encode_arguments<Arguments>(call.message(), std::index_sequence_for<Given...>{},
+                                        std::forward<Given>(given)...);
+    call.end();
+  }
+}
+template <class M, class First, class... Rest>
+requires is_modifier<First>
+void encode_call(OutgoingCall& call, First&& first, Rest&&... rest) {
+  first.apply(call);
+  encode_call<M>(call, std::forward<Rest>(rest)...);
+}
+
+// For layers: the decoded result of a reply. from: error texts contain its name.
+template <class Value>
+Result<Value> decode_reply(Result<PendingCall::Reply>&& reply, std::string_view method,
+                           const CallRoute* from = nullptr) {
+  if (!reply.ok()) return reply.error();
+  return capture([&]() -> Value {
+    try {
+      if constexpr (std::is_void_v<Value>) {
+        if (reply.value() != nullptr) Codec<Unit>::decode(reply.value()->result());
+      } else {
+        if (reply.value() == nullptr) throw Error(ErrorKind::internal, "a notification has no result");
+        return Codec<Value>::decode(reply.value()->result());
+      }
+    } catch (const Error& error) {
+      detail::throw_bad_result(error, method, from);
+    }
+  });
+}
+
+// decode_reply() as a function object, so that code for equal result types is compiled once.
+template <class Value>
+struct DecodeReply {
+  // call: error texts contain its method and peer.
+  Result<Value> operator()(Result<PendingCall::Reply>&& reply, const PendingCall& call) const {
+    return decode_reply<Value>(std::move(reply), call.method(), call.route().get());
+  }
+};
+
+}  // namespace weft::rpc
+
+namespace weft::rpc::detail {
 
 template <class T>
 inline constexpr bool is_optional = false;

@@ -208,7 +208,9 @@ struct Service {
 
 // A class that has a Service.
 template <class T>
-concept Served = requires { typename T::Service::Entries; };
+concept Served = requires {
+  typename T::Service::Entries;
+};
 
 // A Function: it has a name and a target.
 template <class F>
@@ -285,5 +287,31 @@ using ConstructorOf =
     typename decltype(constructor_of(static_cast<typename T::Service::Entries*>(nullptr)))::type;
 
 }  // namespace detail
+
+namespace detail {
+struct NoService {
+  using Service = rpc::Service<"">;
+};
+}  // namespace detail
+
+// The entry for Target in the service of the class In. By default, In is the class that declares Target.
+template <auto Target, class TypeOfTarget = decltype(Target),
+          class In = typename detail::HandlerTraits<TypeOfTarget>::Object>
+struct FoundMethod {
+  using Class = In;  // the class whose service lists Target
+  static_assert(Served<Class>,
+                "weft: the class that declares this member function has no Service; for an inherited method "
+                "name the class that lists it: peer.call<Derived, &Derived::f>()");
+  // If the assertion fails, an empty service is used, so that the compiler reports no further error.
+  using Service = typename std::conditional_t<Served<Class>, Class, detail::NoService>::Service;
+  using Entries = typename Service::Entries;
+  static_assert(!Served<Class> || detail::MethodFor<Target, Entries>::exists,
+                "weft: this member function is not among the methods of its class's Service");
+  // The entry in the service.
+  using Type = typename decltype(detail::MethodFor<Target, Entries>::type())::type;
+  // The name of the method ("service.method") and its id on the wire.
+  static inline const std::string name = std::string(Service::name) + "." + std::string(Type::short_name);
+  static constexpr std::uint64_t id = Service::id_of(Type::short_name);
+};
 
 }  // namespace weft::rpc

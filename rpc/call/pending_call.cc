@@ -134,6 +134,15 @@ bool PendingCall::finish(Result<Reply> result) {
   return true;
 }
 
+bool PendingCall::refuse_excess() {
+  if (within_limits_) return false;
+  lose(ErrorKind::resource_exhausted,
+       "this agent has too many calls in flight, or too many bytes in them: " +
+           std::to_string(accounts_->made()) +
+           " calls, including this one (Limits::outgoing_calls, outgoing_bytes, outgoing_values)");
+  return true;
+}
+
 void PendingCall::give_up(ErrorKind kind, const std::string& reason) {
   if (!lose_sent(kind, reason)) return;
   if (const auto target = sent_by_.lock()) target->cancel(id_);

@@ -37,7 +37,7 @@ class WEFT_EXPORT PendingCall {
   // of this agent. only(): the incarnation that must be reached; null: any. size(): the bytes that count
   // towards the limits.
   std::uint64_t id() const { return id_; }
-  bool within_limits() const { return within_limits_; }  // false: the call exceeds a limit of outgoing calls
+  bool within_limits() const { return within_limits_; }  // of outgoing calls
   const std::string& method() const { return call_.method_; }
   std::string title() const;  // for errors: "worker1: market.last"
   bool notify() const { return call_.notify; }
@@ -96,12 +96,14 @@ class WEFT_EXPORT PendingCall {
   void lose(const std::optional<Error>& cause, ErrorKind kind, const std::string& reason) {
     cause ? (void)fail(*cause) : lose(kind, reason);
   }
+  // Fails the call if it exceeds a limit of outgoing calls, and returns whether it does. The creator must not
+  // submit it then.
+  bool refuse_excess();
   // Fails the call like lose(). If the call was sent, it is also cancelled at the callee.
   void give_up(ErrorKind kind, const std::string& reason);
 
  protected:
-  // Counts the call until its end. If within_limits() is false, the creator must fail the call and not submit
-  // it.
+  // Counts the call until its end.
   PendingCall(OutgoingCall&& call, const CallHost& host, std::shared_ptr<CallRoute> route);
   // Called once at the call's end, on the thread that ended it.
   virtual void done(Result<Reply> result) = 0;

@@ -77,12 +77,7 @@ void RetriedCall::attempt() {
   }
   if (cancelled) {
     pending->lose(ErrorKind::cancelled, "cancelled by the caller");
-  } else if (attempts_ == 1 && !pending->within_limits()) {
-    pending->lose(ErrorKind::resource_exhausted,
-                  "this agent has too many calls in flight, or too many bytes in them: " +
-                      std::to_string(host_->accounts()->made()) +
-                      " calls, including this one (Limits::outgoing_calls, outgoing_bytes, outgoing_values)");
-  } else {
+  } else if (attempts_ != 1 || !pending->refuse_excess()) {
     if (attempts_ != 1) AgentCounters::count(host_->counters().calls_retried);
     route_->submit(std::move(pending));
   }

@@ -8,66 +8,62 @@ namespace weft::rpc {
 
 Peer Peer::with(CallOptions options) const {
   Peer peer = *this;
-  peer.options_.merge(options);
+  peer.calls_.options_.merge(options);
   return peer;
 }
 
 Peer Peer::with_metadata(Metadata metadata) const {
   Peer peer = *this;
-  metadata.merge(peer.metadata_);  // for keys in both, keeps the values of `metadata`
-  peer.metadata_ = std::move(metadata);
+  metadata.merge(peer.calls_.metadata_);  // for keys in both, keeps the values of `metadata`
+  peer.calls_.metadata_ = std::move(metadata);
   return peer;
 }
 
 Peer Peer::with(CallContext& serving) const {
   Peer peer = *this;
-  peer.serving_ = serving.shared_from_this();
+  peer.calls_.serving_ = serving.shared_from_this();
   return peer;
 }
 
 Peer Peer::with(const CancelScope& scope) const {
   Peer peer = *this;
-  peer.scope_ = scope.source();
+  peer.calls_.scope_ = scope.source();
   return peer;
 }
 
-const CallHost& Peer::host() const { return *core_; }
+const CallHost& PeerCalls::host() const { return *core_; }
 
-PendingCall::CancelSources Peer::cancel_sources() const { return {serving_, scope_}; }
-
-std::shared_ptr<RetriedCall> Peer::with_retries(OutgoingCall call, RetriedCall::Done done) const {
+std::shared_ptr<RetriedCall> PeerCalls::with_retries(OutgoingCall call, RetriedCall::Done done) const {
   return std::make_shared<RetriedCall>(std::move(call), core_, route_, cancel_sources(), std::move(done));
 }
 
-void Peer::add_default_retry(OutgoingCall& call) const {
+void PeerCalls::add_default_retry(OutgoingCall& call) const {
   if (call.retry == nullptr) call.retry = core_->default_retry();
 }
 
 Peer Peer::only(AgentId id) const {
   Peer peer = *this;
-  peer.only_ = std::make_shared<const AgentId>(std::move(id));
+  peer.calls_.only_ = std::make_shared<const AgentId>(std::move(id));
   return peer;
 }
 
 Future<AgentId> Peer::ready() const {
-  if (const auto known = route_->identity(); known != nullptr && core_->sessions().is_connected(*known))
+  if (const auto known = identity(); known && calls_.core()->sessions().is_connected(*known))
     return Future<AgentId>::made(*known);
-  Promise<AgentId> promise(route_->loop());
-  auto future = promise.future();
-  OutgoingCall call = make_call(ping_method, 0);
-  call.begin();
-  call.end();
-  start(std::move(call),
-        [promise = std::move(promise), route = route_](const Result<PendingCall::Reply>& reply) mutable {
-          if (!reply.ok()) return promise.fail(reply.error());
-          if (const auto peer = route->identity()) return promise.complete(AgentId(*peer));
-          promise.fail(std::make_exception_ptr(
-              Error(ErrorKind::peer_lost, route->peer_name() + ": the incarnation that replied is gone")));
-        });
-  return future;
+  return calls_.ask<void>(ping_method)
+      .then([route = calls_.route()](Result<void>&& reply) -> Result<AgentId> {
+        if (!reply.ok()) return reply.error();
+        if (const auto peer = route->identity()) return *peer;
+        return Error(ErrorKind::peer_lost, route->peer_name() + ": the incarnation that replied is gone");
+      });
 }
 
-OutgoingCall Peer::make_call(std::string_view method, std::uint64_t id, std::size_t arguments) const {
+std::optional<AgentId> Peer::identity() const {
+  const auto known = calls_.route()->identity();
+  return known != nullptr ? std::optional(*known) : std::nullopt;
+}
+
+OutgoingCall PeerCalls::make(std::string_view method, std::uint64_t id, std::size_t arguments) const {
   OutgoingCall call(method, id, arguments);
   if (options_.timeout && *options_.timeout != no_timeout)
     call.deadline = later(route_->loop()->now(), *options_.timeout);
@@ -88,7 +84,7 @@ OutgoingCall Peer::make_call(std::string_view method, std::uint64_t id, std::siz
   return call;
 }
 
-void Peer::add_default_timeout(OutgoingCall& call) const {
+void PeerCalls::add_default_timeout(OutgoingCall& call) const {
   if (options_.timeout) return;
   const auto limit = core_->default_timeout();
   if (limit == no_timeout) return;
@@ -96,7 +92,7 @@ void Peer::add_default_timeout(OutgoingCall& call) const {
   if (!call.deadline || deadline < *call.deadline) call.deadline = deadline;
 }
 
-void Peer::start(OutgoingCall&& call, CallbackCall::Done done) const {
+void PeerCalls::start(OutgoingCall&& call, CallbackCall::Done done) const {
   if (!RetriedCall::applies(call))
     return submit(std::make_shared<CallbackCall>(std::move(call), *core_, route_, std::move(done)));
   with_retries(std::move(call), [done = std::move(done)](Result<PendingCall::Reply> reply,
@@ -105,23 +101,10 @@ void Peer::start(OutgoingCall&& call, CallbackCall::Done done) const {
   })->begin();
 }
 
-void Peer::submit(std::shared_ptr<PendingCall> call) const {
-  if (!call->within_limits()) {
-    call->lose(ErrorKind::resource_exhausted,
-               "this agent has too many calls in flight, or too many bytes in them: " +
-                   std::to_string(core_->accounts()->made()) +
-                   " calls, including this one (Limits::outgoing_calls, outgoing_bytes, outgoing_values)");
-    return;
-  }
+void PeerCalls::submit(std::shared_ptr<PendingCall> call) const {
+  if (call->refuse_excess()) return;
   if ((serving_ != nullptr || scope_ != nullptr) && !PendingCall::serve(call, cancel_sources())) return;
   route_->submit(std::move(call));
-}
-
-void Peer::throw_bad_result(const Error& error, std::string_view method, const CallRoute* from) {
-  throw Error(
-      error.kind(),
-      (from != nullptr ? from->peer_name() + ": " : "") + std::string(method) + ": result: " + error.what(),
-      Execution::maybe_executed);
 }
 
 }  // namespace weft::rpc

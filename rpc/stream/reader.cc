@@ -48,7 +48,7 @@ Future<StreamReader::Item> StreamReader::next() {
     if (auto now = take()) {
       future = Future<Item>::made(std::move(*now));
     } else {
-      asked_.emplace(source_.route()->loop());
+      asked_.emplace(source_.calls().route()->loop());
       future = asked_->future();
     }
   }
@@ -61,17 +61,15 @@ std::optional<Result<StreamReader::Item>> StreamReader::take() {
   if (consumed_ == received_) {
     if (ended_ && error_ != nullptr) return Result<Item>(error_);
     if (ended_) return std::optional<Result<Item>>(std::in_place, std::nullopt);
-    if (failure_ != nullptr && pulls_in_flight_ == 0) return Result<Item>(failure_);
     return std::nullopt;
   }
-  const auto front = batches_.begin();
-  Batch& batch = front->second;
+  Batch& batch = batches_.front();
   Result<Item> item(Item(Raw{batch.message, batch.items.at(batch.taken++)}));
   ++consumed_;
   if (batch.taken == batch.count) {
     consumed_bytes_ += batch.bytes;
     held_bytes_ -= batch.held;
-    batches_.erase(front);
+    batches_.pop_front();
   }
   return item;
 }
@@ -82,13 +80,13 @@ void StreamReader::pull() {
   MutexLock lock(mutex_);
   if (pulling_) return;  // the other thread checks again
   pulling_ = true;
-  while (!closed_ && !ended_ && failure_ == nullptr && pulls_in_flight_ < max_pulls_in_flight &&
+  while (!closed_ && !ended_ && pulls_in_flight_ < max_pulls_in_flight &&
          2 * (received_ - consumed_) <= window_.items - 1 && 2 * held_bytes_ < window_.bytes) {
     const StreamPull pull{stream_, next_pull_++, consumed_ + window_.items, consumed_bytes_ + window_.bytes};
     permitted_ = std::max(permitted_, pull.items);
     ++pulls_in_flight_;
     lock.unlock();
-    OutgoingCall call = source_.make_call(StreamTable::next_method, 4);
+    OutgoingCall call = source_.calls().make(StreamTable::next_method, 4);
     call.upkeep = true;
     call.begin();
     call.message().argument(0).set_uint(pull.stream);
@@ -96,7 +94,7 @@ void StreamReader::pull() {
     call.message().argument(2).set_uint(pull.items);
     call.message().argument(3).set_uint(pull.bytes);
     call.end();
-    source_.start(std::move(call), while_alive(this, &StreamReader::pulled));
+    source_.calls().start(std::move(call), while_alive(this, &StreamReader::pulled));
     lock.lock();
   }
   pulling_ = false;
@@ -133,55 +131,38 @@ StreamReader::Batch StreamReader::read(const PendingCall::Reply& reply) const {
 }
 
 void StreamReader::accept(Batch batch) {
-  if (batch.first < received_ || batch.first > permitted_ || batch.count > permitted_ - batch.first)
+  if (batch.first != received_ || batch.count > permitted_ - received_)
     malformed(std::to_string(batch.count) + " items from item " + std::to_string(batch.first) +
               ", expected items from " + std::to_string(received_) + " to below " +
               std::to_string(permitted_));
   if (batch.count == 0 && !batch.last) malformed("neither items nor an end");
-  if (batch.count == 0 && ended_) return;  // the reply to a second pull at the end
-  if (batch.count != 0) held_bytes_ += batch.held;
-  const std::uint64_t first = batch.first;
-  if (!batches_.emplace(first, std::move(batch)).second)
-    malformed("item " + std::to_string(first) + " for the second time");
-  // Counts the batches that follow each other without a gap.
-  for (auto next = batches_.lower_bound(received_); next != batches_.end() && next->first == received_;) {
-    const Batch& found = next->second;
-    received_ += found.count;
-    if (found.last) {
-      ended_ = true;
-      error_ = found.error;
-    }
-    next = found.count == 0 ? batches_.erase(next) : std::next(next);
-  }
+  ended_ = batch.last;
+  error_ = batch.error;
+  if (batch.count == 0) return;
+  received_ += batch.count;
+  held_bytes_ += batch.held;
+  batches_.push_back(std::move(batch));
 }
 
 void StreamReader::pulled(Result<PendingCall::Reply> reply) {
   std::optional<Promise<Item>> asked;
   std::optional<Result<Item>> item;
-  bool give_up = false;
+  bool tell = false;
   {
     MutexLock lock(mutex_);
     --pulls_in_flight_;
-    if (closed_) return;
+    if (closed_ || ended_) return;  // ended: the reply to a second pull
     try {
       accept(read(std::move(reply).get()));
-    } catch (const Error& error) {
-      auto explained = explain_failure(std::current_exception());
-      // A pull that finds no stream may overtake the one that fails with the reason.
-      if (failure_ == nullptr || found_nothing_) {
-        failure_ = std::move(explained);
-        found_nothing_ = error.kind() == ErrorKind::not_found;
-      }
-      // The lost reply may have contained everything that the source was permitted to send. A pull that has
-      // reached the source over another connection would then wait forever.
-      give_up = pulls_in_flight_ != 0 && dynamic_cast<const RemoteError*>(&error) == nullptr;
-    } catch (...) {
-      if (failure_ == nullptr) failure_ = std::current_exception();
+    } catch (const std::exception& error) {
+      ended_ = true;
+      error_ = explain_failure(std::current_exception());
+      tell = dynamic_cast<const RemoteError*>(&error) == nullptr;  // the source does not know of the failure
     }
     if (asked_) item = take();
     if (item) asked.swap(asked_);
   }
-  if (give_up) StreamTable::send_close(source_, stream_);
+  if (tell) StreamTable::send_close(source_, stream_);
   if (asked) asked->complete(std::move(*item));
   pull();
 }
@@ -194,21 +175,21 @@ void StreamReader::refuse_item(const Error& mismatch) {
   }
   close();
   throw Error(mismatch.kind(),
-              source_.route()->peer_name() + ": " + method_ + ": item " + std::to_string(number) +
+              source_.calls().route()->peer_name() + ": " + method_ + ": item " + std::to_string(number) +
                   " of the stream: " + mismatch.what(),
               Execution::maybe_executed);
 }
 
 void StreamReader::close() {
   std::optional<Promise<Item>> asked;
-  std::map<std::uint64_t, Batch> dropped;  // destroyed after the lock is released
+  std::deque<Batch> dropped;  // destroyed after the lock is released
   bool tell = false;
   {
     MutexLock lock(mutex_);
     if (std::exchange(closed_, true)) return;
     asked.swap(asked_);
     dropped.swap(batches_);
-    tell = !ended_;  // also if a pull was lost: another connection may exist
+    tell = !ended_;
   }
   if (tell) StreamTable::send_close(source_, stream_);
   if (asked) asked->fail(Error(ErrorKind::cancelled, "the stream was closed"));

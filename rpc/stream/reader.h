@@ -10,7 +10,7 @@
 #include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/stream/source.h>
 
-#include <map>
+#include <deque>
 
 namespace weft::rpc::detail {
 
@@ -56,9 +56,8 @@ class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReade
   Mutex mutex_;
   StreamWindow window_ WEFT_GUARDED_BY(mutex_);
   std::optional<Promise<Item>> asked_ WEFT_GUARDED_BY(mutex_);
-  // The batches that are not consumed; the key is the number of a batch's first item.
-  std::map<std::uint64_t, Batch> batches_ WEFT_GUARDED_BY(mutex_);
-  std::uint64_t received_ WEFT_GUARDED_BY(mutex_) = 0;  // items received without a gap
+  std::deque<Batch> batches_ WEFT_GUARDED_BY(mutex_);   // those that are not consumed
+  std::uint64_t received_ WEFT_GUARDED_BY(mutex_) = 0;  // items so far
   std::uint64_t consumed_ WEFT_GUARDED_BY(mutex_) = 0;
   std::uint64_t consumed_bytes_ WEFT_GUARDED_BY(mutex_) = 0;  // as the source counts them
   std::uint64_t held_bytes_ WEFT_GUARDED_BY(mutex_) = 0;      // memory of batches_ on this agent
@@ -66,12 +65,9 @@ class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReade
   std::uint64_t next_pull_ WEFT_GUARDED_BY(mutex_) = 0;
   std::size_t pulls_in_flight_ WEFT_GUARDED_BY(mutex_) = 0;
   bool pulling_ WEFT_GUARDED_BY(mutex_) = false;  // only one thread sends pulls at a time
-  bool ended_ WEFT_GUARDED_BY(mutex_) = false;    // the end, and all items before it, have been received
+  bool ended_ WEFT_GUARDED_BY(mutex_) = false;    // the end has been received, or a pull has failed
   bool closed_ WEFT_GUARDED_BY(mutex_) = false;
-  bool found_nothing_ WEFT_GUARDED_BY(mutex_) = false;  // the kind of failure_ is not_found
-  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);    // the error with which the stream ended; null: none
-  // The error of a pull that failed. The stream ends with it when no pull is in flight.
-  std::exception_ptr failure_ WEFT_GUARDED_BY(mutex_);
+  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);  // the error with which the stream ended; null: none
 };
 
 template <class T>

@@ -1,7 +1,6 @@
 // pump() runs on one thread at a time. It requests items from the source as long as may_ask(), and replies to
 // a waiting pull as soon as may_answer(). A reply has all items that are available, up to the permitted items
-// and bytes. Items have the same numbers on both sides, so pulls may arrive in any order and over several
-// connections.
+// and bytes.
 #include <weft/rpc/stream/served_stream.h>
 
 #include <weft/rpc/endpoint/agent_core.h>
@@ -15,7 +14,7 @@ namespace {
 constexpr std::uint64_t max_items = 1024;     // of one reply
 constexpr std::uint64_t max_bytes = 1 << 20;  // of one reply, unless a single item is larger
 constexpr std::uint64_t least_bytes = 32;     // the minimum of a value in a list
-constexpr std::size_t max_pulls = 64;         // that wait, or that arrived before earlier ones
+constexpr std::size_t max_pulls = 64;         // that wait
 
 StreamFailure describe_failure(const std::exception_ptr& error, const std::string& worker) {
   const auto failure = [](ErrorKind kind, std::string message, std::string where, std::string type,
@@ -44,20 +43,15 @@ void ServedStream::pull(const Call& call, const StreamPull& pull) {
   std::exception_ptr refused;
   {
     MutexLock lock(mutex_);
-    const auto early = std::find(early_pulls_.begin(), early_pulls_.end(), pull.number);
     if (over_) {
       refused = why_over_ != nullptr ? why_over_ : stream_error(ErrorKind::not_found, "the stream has ended");
-    } else if (pull.number < next_pull_ || early != early_pulls_.end()) {
+    } else if (pull.number != next_pull_) {
       refused = stream_error(ErrorKind::permission_denied, "another peer already reads this stream");
-    } else if (waiting_.size() >= max_pulls || early_pulls_.size() >= max_pulls) {
+    } else if (waiting_.size() >= max_pulls) {
       refused = stream_error(ErrorKind::resource_exhausted,
                              "more than " + std::to_string(max_pulls) + " pulls of one stream are pending");
     } else {
-      early_pulls_.push_back(pull.number);
-      for (auto next = early_pulls_.end();
-           (next = std::find(early_pulls_.begin(), early_pulls_.end(), next_pull_)) != early_pulls_.end();
-           ++next_pull_)
-        early_pulls_.erase(next);
+      ++next_pull_;
       items_ = std::max(items_, pull.items);
       bytes_ = std::max(bytes_, pull.bytes);
       waiting_.push_back(call);

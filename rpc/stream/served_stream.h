@@ -2,8 +2,8 @@
 // as the reader permits, and replies to the reader's pulls.
 //
 // Items are numbered from 0. A pull permits a total number of items and a total of bytes, both counted from
-// the beginning of the stream, so that the order of the replies does not matter. Kept by its agent's
-// StreamTable until it has ended. Thread-safety: all members may be called from any thread.
+// the beginning of the stream. Pulls and their replies arrive in order. Kept by its agent's StreamTable until
+// it has ended. Thread-safety: all members may be called from any thread.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
@@ -19,7 +19,7 @@ class StreamTable;
 // The parameters of a pull, counted from the beginning of the stream.
 struct StreamPull {
   std::uint64_t stream = 0;
-  std::uint64_t number = 0;  // the number of the pull, from 0; each number is used once
+  std::uint64_t number = 0;  // the number of the pull, from 0
   std::uint64_t items = 0;   // permits items below this number
   std::uint64_t bytes = 0;   // permits an item if the items before it have fewer bytes than this
 };
@@ -79,8 +79,6 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
   std::exception_ptr why_over_ WEFT_GUARDED_BY(mutex_);
   std::deque<Call> waiting_ WEFT_GUARDED_BY(mutex_);
   std::uint64_t next_pull_ WEFT_GUARDED_BY(mutex_) = 0;
-  // The numbers of pulls that arrived before earlier pulls.
-  std::vector<std::uint64_t> early_pulls_ WEFT_GUARDED_BY(mutex_);
   std::uint64_t items_ WEFT_GUARDED_BY(mutex_) = 0, bytes_ WEFT_GUARDED_BY(mutex_) = 0;  // permitted
   std::uint64_t taken_ WEFT_GUARDED_BY(mutex_) = 0;  // items received from the source
   std::uint64_t sent_ WEFT_GUARDED_BY(mutex_) = 0, sent_bytes_ WEFT_GUARDED_BY(mutex_) = 0;

@@ -22,7 +22,7 @@ struct CallGenerators {
 }  // namespace
 
 // The part of the StreamTable in a message that carries streams, on the sending side. After a reply has been
-// sent, its streams end by messages of the receiver, or with the connection.
+// sent, its streams end by messages of the receiver, or when the receiver is gone.
 class StreamTable::Carried final : public CallPart {
  public:
   explicit Carried(std::shared_ptr<StreamTable> table, bool reply)
@@ -188,13 +188,13 @@ std::shared_ptr<StreamReader> StreamTable::receive(ValueReader value) {
 }
 
 void StreamTable::send_close(const Peer& source, std::uint64_t id) {
-  if (source.core() == nullptr || source.core()->ended()) return;
-  OutgoingCall call = source.make_call(close_method, 1);
+  if (source.calls().core() == nullptr || source.calls().core()->ended()) return;
+  OutgoingCall call = source.calls().make(close_method, 1);
   call.upkeep = true;
   call.begin();
   call.message().argument(0).set_uint(id);
   call.end();
-  source.start(std::move(call), [](Result<PendingCall::Reply>) {});
+  source.calls().start(std::move(call), [](Result<PendingCall::Reply>) {});
 }
 
 Peer StreamTable::peer(const AgentId& life) const {

@@ -1,8 +1,8 @@
 // StreamTable: the streams that an agent has handed to peers, and the methods by which peers pull their
 // items. Each agent has one StreamTable, in the slots of its layers.
 //
-// A stream belongs to one incarnation of one peer: other agents cannot pull it, and it ends with the last
-// connection to that incarnation. Messages with streams list their ids in a section, so that the receiver can
+// A stream belongs to one incarnation of one peer: other agents cannot pull it, and it ends when that
+// incarnation is gone. Messages with streams list their ids in a section, so that the receiver can
 // close the streams that its program does not take. Thread-safety: all members may be called from any thread.
 #pragma once
 

@@ -36,22 +36,15 @@ struct OperatorCall {
 
 template <class Value, class... Given>
 void encode_operator(rpc::OutgoingCall& call, Given&&... given) {
-  rpc::Peer::encode<OperatorCall<Value, Given...>>(call, std::forward<Given>(given)...);
+  rpc::encode_call<OperatorCall<Value, Given...>>(call, std::forward<Given>(given)...);
   call.signature = 0;  // unknown: the callee's signature depends on the operator's schema
 }
-
+// Leading modifiers are applied before.
 template <class Value, class First, class... Rest>
-void encode_operator_after_modifiers(rpc::OutgoingCall& call, First&& first, Rest&&... rest) {
-  if constexpr (rpc::detail::is_modifier<First>) {
-    first.apply(call);
-    encode_operator_after_modifiers<Value>(call, std::forward<Rest>(rest)...);
-  } else {
-    encode_operator<Value>(call, std::forward<First>(first), std::forward<Rest>(rest)...);
-  }
-}
-template <class Value>
-void encode_operator_after_modifiers(rpc::OutgoingCall& call) {
-  encode_operator<Value>(call);
+requires rpc::is_modifier<First>
+void encode_operator(rpc::OutgoingCall& call, First&& first, Rest&&... rest) {
+  first.apply(call);
+  encode_operator<Value>(call, std::forward<Rest>(rest)...);
 }
 
 }  // namespace detail
@@ -60,14 +53,14 @@ void encode_operator_after_modifiers(rpc::OutgoingCall& call) {
 // a tuple of these if the operator has several results. Modifiers (a pass) precede the arguments.
 template <class Value = at::Tensor, class... Given>
 rpc::Future<Value> call_operator(const rpc::Peer& peer, std::string_view name, Given&&... given) {
-  constexpr std::size_t arguments = (std::size_t{0} + ... + (rpc::detail::is_modifier<Given> ? 0 : 1));
   auto text = std::make_shared<const std::string>(name);  // the call refers to it
-  rpc::OutgoingCall call = peer.make_call(*text, arguments);
-  peer.add_default_timeout(call);
-  detail::encode_operator_after_modifiers<Value>(call, std::forward<Given>(given)...);
-  return peer.start_typed<Value>(std::move(call), [text](rpc::Result<rpc::PendingCall::Reply>&& reply) {
-    return rpc::Peer::decode<Value>(std::move(reply), *text);
-  });
+  rpc::OutgoingCall call = peer.calls().make(*text, rpc::count_sent<Given...>);
+  peer.calls().add_default_timeout(call);
+  detail::encode_operator<Value>(call, std::forward<Given>(given)...);
+  return peer.calls().start_typed<Value>(std::move(call),
+                                         [text](rpc::Result<rpc::PendingCall::Reply>&& reply) {
+                                           return rpc::decode_reply<Value>(std::move(reply), *text);
+                                         });
 }
 
 }  // namespace weft::tensor

@@ -20,7 +20,7 @@ from sources import ROOT, cxx_files
 
 # rpc/ is one library, and its folders also have an order: each may include those before it. Headers directly
 # in rpc/ (rpc/rpc.h) represent all of them.
-RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rpc/call", "rpc/endpoint", "rpc/stream", "rpc/balance", "rpc/agent",
+RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rpc/call", "rpc/endpoint", "rpc/stream", "rpc/agent", "rpc/balance",
        "rpc/trace", "rpc"]
 # Job control, a component above rpc/.
 JOB = ["rpc/job/store", "rpc/job/membership", "rpc/job"]

@@ -283,12 +283,12 @@ TEST_F(HandoverOf, AReplyWithoutAWaiter) {
 TEST_F(HandoverOf, ACallThatIsRefused) {
   {
     const auto box = box_of("anna");
-    rpc::OutgoingCall call = peer("anna", "bert").make_call("nobody.serves_this", 1);
+    rpc::OutgoingCall call = peer("anna", "bert").calls().make("nobody.serves_this", 1);
     call.begin();
     rpc::Codec<RRef<Box>>::encode(call.message().argument(0), box);
     call.end();
-    auto refused = peer("anna", "bert").start_typed<void>(std::move(call), [](auto&& reply) {
-      return rpc::Peer::decode<void>(std::move(reply), "nobody.serves_this");
+    auto refused = peer("anna", "bert").calls().start_typed<void>(std::move(call), [](auto&& reply) {
+      return rpc::decode_reply<void>(std::move(reply), "nobody.serves_this");
     });
     EXPECT_EQ(kind_of([&] { got(std::move(refused)); }), ErrorKind::not_found);
   }

@@ -32,13 +32,13 @@ class IncomingTest : public RRefTest {
   std::optional<rpc::Error> send(const std::string& to, const std::string& method,
                                  const std::vector<Write>& arguments, const Write& section) {
     const rpc::Peer peer = this->peer("mallory", to);
-    rpc::OutgoingCall call = peer.make_call(method, arguments.size());
+    rpc::OutgoingCall call = peer.calls().make(method, arguments.size());
     call.begin();
     for (std::size_t i = 0; i < arguments.size(); ++i) arguments[i](call.message().argument(i));
     section(call.message().section(section_key, true));
     call.end();
     return error_of([&] {
-      got(peer.start_typed<void>(std::move(call), [](rpc::Result<rpc::PendingCall::Reply>&& reply) {
+      got(peer.calls().start_typed<void>(std::move(call), [](rpc::Result<rpc::PendingCall::Reply>&& reply) {
         return reply.ok() ? rpc::Result<void>{} : rpc::Result<void>(reply.error());
       }));
     });
@@ -202,13 +202,14 @@ TEST_F(IncomingTest, RepliesWithBadSections) {
   };
   const auto ask = [&](const std::string& name) {
     const rpc::Peer owner = peer("mallory", "owner");
-    rpc::OutgoingCall call = owner.make_call(name, 0);
+    rpc::OutgoingCall call = owner.calls().make(name, 0);
     call.begin();
     call.end();
     return error_of([&] {
-      got(owner.start_typed<RRef<Box>>(std::move(call), [name](rpc::Result<rpc::PendingCall::Reply>&& reply) {
-        return rpc::Peer::decode<RRef<Box>>(std::move(reply), name);
-      }));
+      got(owner.calls().start_typed<RRef<Box>>(std::move(call),
+                                               [name](rpc::Result<rpc::PendingCall::Reply>&& reply) {
+                                                 return rpc::decode_reply<RRef<Box>>(std::move(reply), name);
+                                               }));
     });
   };
   serve_reply("garbage", [](rpc::ValueWriter writer) { writer.set_bool(true); });

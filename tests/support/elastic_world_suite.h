@@ -152,7 +152,7 @@ TEST_P(ElasticWorld, ARestartedPeerIsANewIncarnation) {
   EXPECT_EQ(seen.until(5)[4].member.id(), second);
   EXPECT_EQ(seen.text(), "a joined, b joined, worker0 joined, a lost, a joined");
   EXPECT_EQ(got(by_name.call<&Worker::who>()), "a");
-  EXPECT_EQ(*by_name.route()->identity(), second);
+  EXPECT_EQ(*by_name.calls().route()->identity(), second);
   EXPECT_EQ(kind_of([&] { return got(bound.call<&Worker::who>()); }), rpc::ErrorKind::peer_lost);
 }
 

@@ -110,7 +110,7 @@ int run(int argc, char** argv) {
     rpc::Agent agent({.name = "client"});
     const rpc::Peer peer = agent.connect(end.address());
     peer.ready().get();
-    end.report(measure(peer).start(*peer.route()->loop()).get());
+    end.report(measure(peer).start(*peer.calls().route()->loop()).get());
     return 0;
   }
   std::fprintf(stderr, "usage: bench_rpc_allocs serve | measure ADDRESS, by bench_rpc\n");

@@ -76,11 +76,11 @@ TEST_F(HealthTest, ADrainingAgentReportsItToEarlierClients) {
   };
   b.core()->methods().serve(held);
   const Peer peer = cluster.peer("a", "b");
-  OutgoingCall call = peer.make_call("held", 0);
+  OutgoingCall call = peer.calls().make("held", 0);
   call.begin();
   call.end();
-  auto asked = peer.start_typed<Health>(std::move(call), [](Result<PendingCall::Reply>&& reply) {
-    return Peer::decode<Health>(std::move(reply), "held");
+  auto asked = peer.calls().start_typed<Health>(std::move(call), [](Result<PendingCall::Reply>&& reply) {
+    return decode_reply<Health>(std::move(reply), "held");
   });
   began.wait();
   auto drained = b.drain(1h);

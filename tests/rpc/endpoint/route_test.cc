@@ -170,10 +170,10 @@ TEST_F(RouteTest, FailsCallsAtOnceWhileTheNextAttemptIsNotDue) {
   EXPECT_NE(std::string(error->what()).find("the next attempt to connect is due in"), std::string::npos)
       << error->what();
   EXPECT_EQ(connects["anna"]->at.size(), attempts);
-  EXPECT_EQ(bert.route()->reach(), Route::Reach::failing);
+  EXPECT_EQ(bert.calls().route()->reach(), Route::Reach::failing);
   start("bert");
   EXPECT_EQ(world.got(std::move(patient)), 2);
-  EXPECT_EQ(bert.route()->reach(), Route::Reach::connected);
+  EXPECT_EQ(bert.calls().route()->reach(), Route::Reach::connected);
   EXPECT_EQ(world.got(bert.call<&Desk::twice>(3)), 6);
 }
 
@@ -204,14 +204,14 @@ TEST_F(RouteTest, AConnectionFromThePeerCompletesTheWait) {
 
 TEST_F(RouteTest, ConnectsWithoutACall) {
   const Peer bert = anna->connect("sim://bert");
-  EXPECT_EQ(bert.route()->reach(), Route::Reach::idle);
-  bert.route()->connect();
+  EXPECT_EQ(bert.calls().route()->reach(), Route::Reach::idle);
+  bert.calls().route()->connect();
   world.run_for(1s);
   EXPECT_EQ(connects["anna"]->at.size(), 1U) << "once, though it failed";
   start("bert");
-  bert.route()->connect();
+  bert.calls().route()->connect();
   world.run_for(1s);
-  EXPECT_EQ(bert.route()->reach(), Route::Reach::connected);
+  EXPECT_EQ(bert.calls().route()->reach(), Route::Reach::connected);
 }
 
 TEST_F(RouteTest, APartitionEndsAnAttemptAfterTheConnectTimeout) {

@@ -297,15 +297,15 @@ TEST_F(SessionWire, ANotificationCompletesOnceItsAttachmentsAreReleased) {
   Connection peer(agent_);
   peer.choose(1, 0);
   const auto notify = [&](std::size_t size) {
-    OutgoingCall call = agent_.peer("hand").make_call("desk.keep", 1);
+    OutgoingCall call = agent_.peer("hand").calls().make("desk.keep", 1);
     call.notify = true;
     call.begin();
     Codec<Buffer>::encode(call.message().argument(0), filled(size));
     call.end();
     auto ended = std::make_shared<Promise<void>>();
     auto future = ended->future();
-    agent_.peer("hand").start(std::move(call),
-                              [ended](Result<PendingCall::Reply>) { ended->complete(Result<void>{}); });
+    agent_.peer("hand").calls().start(
+        std::move(call), [ended](Result<PendingCall::Reply>) { ended->complete(Result<void>{}); });
     return future;
   };
   auto small = notify(2000), large = notify(1 << 20);

@@ -155,7 +155,7 @@ TEST_F(SessionsTest, TheRepliesThatAreKeptForAbsentPeersAreLimited) {
 TEST(PeerReady, OfAPeerThatWasForgottenMeanwhileFails) {
   test::Cluster cluster{{}, {"a", "b"}};
   const Peer peer = cluster.peer("a", "b");
-  const auto route = peer.route();
+  const auto route = peer.calls().route();
   route->forget(cluster["b"].id());
   test::eventually("the route has forgotten it", [&] { return route->identity() == nullptr; });
   const auto error = error_of([&] { return got(peer.ready()); });

@@ -300,7 +300,9 @@ TEST_P(OpenCollectives, AMemberThatLeavesFailsTheOthers) {
 }
 
 TEST_P(OpenCollectives, AMemberThatHasNotJoinedIsNotFound) {
-  EXPECT_EQ(kind_of([&] { return got(rpc::Job(job["anna"]).barrier({.among = {"anna", "dora"}})), 0; }),
+  EXPECT_EQ(kind_of([&] {
+              return got(rpc::Job(job["anna"]).barrier({.among = {"anna", "dora"}})), 0;
+            }),
             ErrorKind::not_found);
   const auto late = job.make(no_rank, "late");
   expect_error(rpc::Job(*late).barrier({.among = {"late"}}), ErrorKind::failed_precondition,
@@ -314,17 +316,17 @@ TEST(CollectiveLeading, TheLeaderRefusesOtherAgentsThanTheMembers) {
   job.start_all();
   detail::CollectiveArrival arrival{.among = {job[0].id(), job[1].id()}, .type = ""};
   const auto come = [&](Agent& from, Agent& to) {
-    auto call = from.peer(to.name()).make_call("weft.membership.arrive", 2);
+    auto call = from.peer(to.name()).calls().make("weft.membership.arrive", 2);
     call.begin();
     Codec<detail::CollectiveArrival>::encode(call.message().argument(0), arrival);
     Codec<Buffer>::encode(call.message().argument(1), Buffer{});
     call.end();
     Promise<void> promise;
     auto future = promise.future();
-    from.peer(to.name()).start(std::move(call),
-                               [promise = std::move(promise)](Result<PendingCall::Reply> reply) mutable {
-                                 promise.complete(reply.ok() ? Result<void>{} : Result<void>(reply.error()));
-                               });
+    from.peer(to.name()).calls().start(
+        std::move(call), [promise = std::move(promise)](Result<PendingCall::Reply> reply) mutable {
+          promise.complete(reply.ok() ? Result<void>{} : Result<void>(reply.error()));
+        });
     return future;
   };
   expect_error(come(job[2], job[0]), ErrorKind::permission_denied, "'worker2' is not a member of barrier");

@@ -166,7 +166,7 @@ TEST(SimAgent, NoTimerIsLeftAfterCallsThatAreAnsweredOnAnotherLoop) {
     world.run_for(1s);
     const auto session = anna.core()->sessions().find(callee.id());
     ASSERT_NE(session, nullptr);
-    if (session->is_at(*peer.route()->loop())) continue;
+    if (session->is_at(*peer.calls().route()->loop())) continue;
     ++on_two_loops;
     expect_no_timer_left(world, anna, callee, peer);
   }

@@ -171,15 +171,15 @@ TEST_F(TracerTest, DroppedSpansAreCounted) {
 
 TEST_F(TracerTest, AMalformedTraceparentStartsANewTrace) {
   const Peer peer = cluster.peer("untraced", "c");
-  OutgoingCall call = peer.make_call("worker.twice", 1);
+  OutgoingCall call = peer.calls().make("worker.twice", 1);
   call.set_metadata("traceparent", "00-nonsense");
   call.begin();
   call.message().argument(0).set_int(1);
   call.end();
-  EXPECT_EQ(got(peer.start_typed<int>(std::move(call),
-                                      [](Result<PendingCall::Reply>&& reply) {
-                                        return Peer::decode<int>(std::move(reply), "worker.twice");
-                                      })),
+  EXPECT_EQ(got(peer.calls().start_typed<int>(std::move(call),
+                                              [](Result<PendingCall::Reply>&& reply) {
+                                                return decode_reply<int>(std::move(reply), "worker.twice");
+                                              })),
             2);
   EXPECT_EQ(spans("c").at(0).parent, 0U);
 }

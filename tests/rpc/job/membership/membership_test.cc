@@ -426,7 +426,7 @@ TEST(Membership, OnlyTheHostMayReportALoss) {
   job.start_all();
   Agent liar(AgentOptions{.name = "liar"});
   auto peer = liar.connect(job[1].addresses().front());
-  auto call = peer.make_call("weft.membership.lost", 2);
+  auto call = peer.calls().make("weft.membership.lost", 2);
   // The test calls the method by name, as a program in another language would.
   call.begin();
   Codec<std::string>::encode(call.message().argument(0), "worker0");
@@ -434,9 +434,10 @@ TEST(Membership, OnlyTheHostMayReportALoss) {
   call.end();
   Promise<void> promise;
   auto future = promise.future();
-  peer.start(std::move(call), [promise = std::move(promise)](Result<PendingCall::Reply> reply) mutable {
-    promise.complete(Peer::decode<void>(std::move(reply), "lost"));
-  });
+  peer.calls().start(std::move(call),
+                     [promise = std::move(promise)](Result<PendingCall::Reply> reply) mutable {
+                       promise.complete(decode_reply<void>(std::move(reply), "lost"));
+                     });
   expect_error(std::move(future), ErrorKind::permission_denied, "'liar' is not the host of this job");
   EXPECT_EQ(job[1].core()->job_error(), std::nullopt);
 }
