@@ -100,9 +100,9 @@ AgentCore::AgentCore(Runtime runtime, AgentOptions options)
       routes_(
           options_.name,
           [this](const std::string& name, std::vector<Address> addresses, std::shared_ptr<Loop> loop) {
-            return std::make_shared<Route>(shared_from_this(),
-                                           loop != nullptr ? std::move(loop) : pick_loop(), name,
-                                           std::move(addresses));
+            const bool is_to_visitor = loop != nullptr;
+            return std::make_shared<Route>(shared_from_this(), is_to_visitor ? std::move(loop) : pick_loop(),
+                                           name, std::move(addresses), is_to_visitor);
           },
           [this](const std::string& name) { return sessions_->knows(name); }) {
   for (const auto& transport : runtime.transports) transports_[std::string(transport->scheme())] = transport;

@@ -26,8 +26,7 @@ Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_pt
       connection_(std::move(connection)),
       lanes_(std::make_shared<LinkLanes>(core_, connection_, route != nullptr)),
       route_(std::move(route)),
-      is_dialled_(route_ != nullptr),
-      is_counted_(!is_dialled_) {}
+      is_dialled_(route_ != nullptr) {}
 
 Link::~Link() = default;
 
@@ -144,7 +143,7 @@ void Link::deliver(InboundFrame&& frame) {
     case FrameKind::goodbye:
       return on_goodbye(message->goodbye());
     case FrameKind::ping:
-      spoken_ = true;
+      beats_.spoke();
       return send_beat(FrameKind::pong, prefix.call_id);
     case FrameKind::pong:
       return;
@@ -226,7 +225,7 @@ void Link::on_hello(IncomingMessage& message) {
   caller_ = std::make_shared<const Caller>(Caller{peer_, identity, connection_->describe()});
   state_ = State::spare;
   is_ready_ = true;
-  end_handshake();
+  core_->links().handshake_over(shared_from_this());
   await_beat();
   core_->link_ready(shared_from_this(), session_, route_, hello);
   if (state_ == State::ended) return;
@@ -284,14 +283,9 @@ void Link::become_lane() {
       });
   state_ = State::ended;
   loop()->cancel(std::exchange(handshake_timer_, 0));
-  end_handshake();
   core_->link_ended(shared_from_this(), nullptr, Error(ErrorKind::aborted, "it has become a lane"));
   connection_ = nullptr;
   lanes_->end();
-}
-
-void Link::end_handshake() {
-  if (std::exchange(is_counted_, false)) core_->links().handshake_over(shared_from_this());
 }
 
 // --- For its session ---
@@ -312,7 +306,7 @@ void Link::retire() {
 
 void Link::send(OutboundFrame&& frame) {
   if (state_ == State::ended) return;
-  spoken_ = true;
+  beats_.spoke();
   connection_->send(std::move(frame));
 }
 
@@ -351,37 +345,30 @@ void Link::await_beat() {
   heartbeat_ = loop()->schedule(beat_due_, while_alive(this, &Link::beat));
 }
 
-// Silence is counted in beats and not in time, so that a period in which this process was stopped counts as
-// one beat. One silent beat proves nothing: the other side may send nothing between two beats of this side.
 void Link::beat() {
   heartbeat_ = 0;
   if (state_ == State::ended) return;
   const Heartbeat& heartbeat = core_->options().heartbeat;
   if (const auto now = loop()->now(); now - beat_due_ > heartbeat.interval)
     core_->log().write_late_beat(now, now - beat_due_, heartbeat.interval);
-  const std::uint64_t heard = connection_->received_bytes();
-  silent_ = heard == std::exchange(heard_, heard) ? silent_ + 1 : 0;
-  if (silent_ > 1 && silent_ * heartbeat.interval >= heartbeat.timeout) {
+  const auto silence = beats_.beat(connection_->received_bytes()) * heartbeat.interval;
+  if (silence.count() != 0 && silence >= heartbeat.timeout) {
     AgentCounters::count(core_->counters().peers_silent);
-    const auto seconds = std::chrono::duration<double>(silent_ * heartbeat.interval).count();
+    const auto seconds = std::chrono::duration<double>(silence).count();
     end_is_proven_ = true;  // the peer was silent for the timeout already, so no absence follows
     return close(Error(ErrorKind::peer_lost,
                        "nothing was received from " + peer_.name + " for " + std::to_string(seconds) + " s"));
   }
   if (state_ == State::in_use) session_->acknowledge();
-  if (!std::exchange(spoken_, false)) send_beat(FrameKind::ping, 0);
+  if (beats_.needs_ping()) send_beat(FrameKind::ping, 0);
   await_beat();
 }
 
-// Sends the beat ahead of queued frames, but after the Hello. While a beat is queued, no further beat of its
-// kind is queued, so the queue does not grow if a peer sends pings and reads nothing.
+// Sends the beat ahead of queued frames, but after the Hello.
 void Link::send_beat(FrameKind kind, std::uint64_t id) {
-  bool& queued = kind == FrameKind::ping ? ping_queued_ : pong_queued_;
-  if (state_ == State::ended || std::exchange(queued, true)) return;
+  if (state_ == State::ended || !beats_.queue(kind)) return;
   OutboundFrame frame = OutgoingMessage::plain(kind, id);
-  frame.sent = while_alive(this, [kind](Link& link) {
-    (kind == FrameKind::ping ? link.ping_queued_ : link.pong_queued_) = false;
-  });
+  frame.sent = while_alive(this, [kind](Link& link) { link.beats_.left(kind); });
   hello_left_ ? connection_->send_ahead(std::move(frame)) : connection_->send(std::move(frame));
 }
 
@@ -462,7 +449,6 @@ void Link::on_closed(const Error& reason) {
   early_.clear();
   for (Loop::TimerId* timer : {&handshake_timer_, &heartbeat_})
     if (*timer != 0) loop()->cancel(std::exchange(*timer, 0));
-  end_handshake();
   if (!is_dialled_ && !is_ready_ &&
       (reason.kind() == ErrorKind::permission_denied || reason.kind() == ErrorKind::deadline_exceeded))
     AgentCounters::count(core_->counters().connections_refused);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <weft/rpc/call/call_context.h>
+#include <weft/rpc/endpoint/heartbeats.h>
 #include <weft/rpc/endpoint/link_lanes.h>
 #include <weft/rpc/transport/connection.h>
 #include <weft/rpc/wire/protocol.h>
@@ -84,7 +85,6 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void refuse_peer(const Error& reason);  // sends the reason to the peer, and closes
   bool check_user(const std::string& name, const std::string& identity);  // false: not admitted
   void await_handshake();
-  void end_handshake();
   void become_lane();  // turns this connection into a lane of another link, if the hello was sent
   // A `resume` that the session has not seen yet, and what has followed it; a prefix: the frame was skipped.
   struct Resumed {};
@@ -109,7 +109,6 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::atomic<bool> is_ready_{false};
   std::atomic<bool> was_used_{false};
   bool hello_left_ = false;     // this side's Hello was sent
-  bool is_counted_ = false;     // as a pending handshake (LinkTable)
   bool end_is_proven_ = false;  // the peer itself is lost, not only the connection
   std::optional<LaneInfo> lane_;
   AgentId peer_;
@@ -120,10 +119,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::shared_ptr<Session> session_;  // null until ready
   std::deque<Early> early_;
   Loop::TimerId handshake_timer_ = 0, heartbeat_ = 0;
-  std::uint64_t heard_ = 0;  // received bytes at the last beat
-  std::int64_t silent_ = 0;  // beats since anything was received
-  bool spoken_ = false;      // something was sent since the last beat
-  bool ping_queued_ = false, pong_queued_ = false;
+  Heartbeats beats_;
   Clock::time_point beat_due_;
 };
 

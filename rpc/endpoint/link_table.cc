@@ -32,6 +32,7 @@ void LinkTable::handshake_over(const std::shared_ptr<Link>& link) {
 void LinkTable::remove(const std::shared_ptr<Link>& link) {
   MutexLock lock(mutex_);
   links_.erase(link);
+  handshaking_.erase(link);
 }
 
 LinkTable::Links LinkTable::clear() {

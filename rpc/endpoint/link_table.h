@@ -30,9 +30,9 @@ class WEFT_EXPORT LinkTable {
 
   // The number of a new link: 1, 2, 3 and so on.
   std::uint64_t next_number() { return ++last_link_; }
-  // accepted: the link counts as a pending handshake until handshake_over(). If there are too many pending
-  // handshakes, returns the link with the oldest one. The caller closes this link, so that silent connections
-  // cannot exclude others.
+  // accepted: the link counts as a pending handshake until handshake_over() or remove(). If there are too
+  // many pending handshakes, returns the link with the oldest one. The caller closes this link, so that
+  // silent connections cannot exclude others.
   std::shared_ptr<Link> add(const std::shared_ptr<Link>& link, bool accepted);
   void handshake_over(const std::shared_ptr<Link>& link);
   void remove(const std::shared_ptr<Link>& link);  // the link has ended

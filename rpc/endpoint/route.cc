@@ -1,3 +1,14 @@
+// The states of a route:
+//
+//   idle       -> dialling    a call waits, connect() was called, or the peer is absent (rejoin())
+//   dialling   -> idle        the peer is connected, or this agent itself was found
+//   dialling   -> pausing     no address has led to the peer
+//   pausing    -> redialling  the pause has ended, and the route is still needed; or a call needs it, and no
+//                             call has failed with the dial before
+//   pausing    -> idle        there are new addresses, the peer has connected, or is absent
+//   redialling -> idle, pausing   as dialling
+//
+// Calls without a session wait in all states, except while the pause refuses them (refuses()).
 #include <weft/rpc/endpoint/route.h>
 
 #include <weft/rpc/core/while_alive.h>
@@ -34,10 +45,11 @@ Error gone(const AgentId& life) { return {ErrorKind::peer_lost, to_string(life) 
 }  // namespace
 
 Route::Route(const std::shared_ptr<AgentCore>& core, std::shared_ptr<Loop> loop, std::string name,
-             std::vector<Address> addresses)
+             std::vector<Address> addresses, bool is_to_visitor)
     : CallRoute(std::move(loop), core->options().retry_budget),
       core_(core),
       name_(std::move(name)),
+      is_to_visitor_(is_to_visitor),
       addresses_(std::move(addresses)) {}
 
 std::shared_ptr<const AgentId> Route::identity() const {
@@ -132,8 +144,7 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     call->lose(ErrorKind::peer_lost, "the peer is gone");
     return;
   }
-  if (in_backoff() && for_nobody_) end_backoff();
-  if (in_backoff() && !waits(*call, *core, *refusal_)) {
+  if (refuses() && !waits(*call, *core, *refusal_)) {
     const std::chrono::duration<double> left = not_before_ - loop()->now();
     return fail(*call, Error(refusal_->kind(), std::string(refusal_->what()) +
                                                    "; the next attempt to connect is due in " +
@@ -173,8 +184,8 @@ void Route::cancel(std::shared_ptr<PendingCall> call) {
 void Route::learn(std::vector<Address> addresses) {
   if (addresses.empty() || addresses == addresses_) return;
   addresses_ = std::move(addresses);
-  end_backoff();  // because no failure of the new addresses is known
-  if (dialling_ || (waiting_.empty() && !wanted_)) return;
+  end_pause();  // because no failure of the new addresses is known
+  if (is_dialling() || (waiting_.empty() && !is_wanted_)) return;
   not_before_ = loop()->now();
   dial_later();  // later, because a new link may be reported first
 }
@@ -191,16 +202,16 @@ void Route::forget(const AgentId& life) {
 void Route::rejoin() {
   loop()->post([self = shared_from_this()] {
     if (self->is_connected()) return;
-    self->rejoining_ = true;
-    self->refused_dials_ = 0;
-    self->end_backoff();
+    self->is_rejoining_ = true;
+    self->proven_dials_ = 0;
+    self->end_pause();
     self->dial();
   });
 }
 
 void Route::end_of(const AgentId& life) {
   loop()->post(while_alive(this, [life](Route& self) {
-    self.rejoining_ = false;
+    self.is_rejoining_ = false;
     for (const auto& call : std::vector(self.waiting_.begin(), self.waiting_.end()))
       if (call->only() != nullptr && *call->only() == life) self.fail(*call, gone(life));
   }));
@@ -208,21 +219,22 @@ void Route::end_of(const AgentId& life) {
 
 void Route::connect() {
   if (const auto own = this->own()) return own->connect();
-  if (wanted_.exchange(true)) return;
+  if (is_wanted_.exchange(true)) return;
   loop()->post([self = shared_from_this()] {
-    if (self->is_connected()) self->wanted_ = false;
+    if (self->is_connected()) self->is_wanted_ = false;
     self->dial();
   });
 }
 
 void Route::dial() {
-  if (dialling_ || (waiting_.empty() && !wanted_ && !rejoining_)) return;
+  const bool is_needed = !waiting_.empty() || is_wanted_;
+  if (is_dialling() || !(is_needed || is_rejoining_)) return;
   const auto core = core_.lock();
   if (core == nullptr) return;
-  if (in_backoff()) return dial_later();
-  dialling_ = true;
-  for_nobody_ = waiting_.empty() && !wanted_;
-  if (reach_ != Reach::failing) reach_ = Reach::connecting;
+  if (refuses()) return dial_later();
+  if (redial_ != 0) loop()->cancel(std::exchange(redial_, 0));
+  if (is_needed && is_rejoining_ && !refusal_) failed_dials_ = 0;  // they have concerned no call
+  state_ = state_ == State::pausing ? State::redialling : State::dialling;
   const Error nowhere(ErrorKind::not_found, "this agent knows no address of '" + name_ + "'");
   if (!addresses_.empty()) return dial_all(*core, addresses_, nowhere);
   core->routes().find_addresses(name_, [self = shared_from_this(), nowhere](std::vector<Address> found) {
@@ -238,8 +250,7 @@ void Route::dial() {
 // Dials each address, after its companion in shared memory.
 void Route::dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere) {
   untried_.clear();
-  refused_ = false;
-  all_refused_ = all_prove_ = true;
+  outcome_ = {};
   const bool same_host = core.options().same_host && core.options().credentials == nullptr;
   for (const Address& address : addresses) {
     if (same_host && core.transport("shm") != nullptr)
@@ -278,13 +289,15 @@ void Route::dial_next(const Error& last) {
 bool Route::waits(const PendingCall& call, const AgentCore& core, const Error& reason) const {
   if (call.wait_for_ready()) return true;
   return call.only() != nullptr && !call.fail_fast() && reason.kind() != ErrorKind::not_found &&
-         !(refused_ && all_refused_) && loop()->now() < later(call.made(), core.options().handshake_timeout);
+         !(outcome_.refused != 0 && outcome_.refused == outcome_.failed) &&
+         loop()->now() < later(call.made(), core.options().handshake_timeout);
 }
 
-// There is no backoff for a name without an address: the name is looked up again for each call.
-bool Route::in_backoff() const { return refusal_ && loop()->now() < not_before_; }
+// A name without an address is looked up again for each call.
+bool Route::refuses() const { return refusal_ && loop()->now() < not_before_; }
 
-void Route::end_backoff() {
+void Route::end_pause() {
+  if (state_ == State::pausing) state_ = State::idle;
   failed_dials_ = 0;
   refusal_.reset();
   if (redial_ != 0) loop()->cancel(std::exchange(redial_, 0));
@@ -301,20 +314,21 @@ void Route::dial_later() {
 
 void Route::dial_ended(const Error& reason) {
   place_handed_in();  // calls that were made before this failure also fail
-  dialling_ = false;
-  wanted_ = false;
+  const bool was_needed = !waiting_.empty() || is_wanted_;
+  state_ = State::idle;
+  is_wanted_ = false;
   const auto core = core_.lock();
   // The peer may have connected meanwhile.
   if (core == nullptr || core->ended() || is_connected()) return fail_waiting(reason);
-  reach_ = Reach::failing;
+  state_ = State::pausing;
   ++failed_dials_;
   const auto salt = std::hash<std::string>{}(name_) + failed_dials_;
   not_before_ = later(loop()->now(), backoff_wait(core->options().connect_backoff, failed_dials_,
                                                   jitter(core->id().incarnation, salt)));
   refusal_.reset();
-  if (reason.kind() != ErrorKind::not_found) refusal_ = reason;
+  if (was_needed && reason.kind() != ErrorKind::not_found) refusal_ = reason;
   if (!is_transient(reason.kind())) {
-    if (rejoining_) dial_later();
+    if (is_rejoining_) dial_later();
     return fail_waiting(reason);
   }
   // Calls fail after the queue was updated, because the end of a call may cause another call.
@@ -327,10 +341,10 @@ void Route::dial_ended(const Error& reason) {
       failed.push_back(std::move(call));
     }
   }
-  if (!waiting_.empty() || rejoining_) dial_later();
+  if (!waiting_.empty() || is_rejoining_) dial_later();
   // An overloaded host may refuse a connection once, so two consecutive refusals are needed.
-  refused_dials_ = refused_ && all_prove_ ? refused_dials_ + 1 : 0;
-  if (rejoining_ && refused_dials_ >= 2)
+  proven_dials_ = outcome_.proven != 0 && outcome_.proven == outcome_.failed ? proven_dials_ + 1 : 0;
+  if (is_rejoining_ && proven_dials_ >= 2)
     for (const AgentId& life : core->sessions().absent(peer_name()))
       core->lose(life, Error(ErrorKind::peer_lost, life.name + " no longer listens: " + reason.what()));
   for (const auto& call : failed) fail(*call, reason);
@@ -366,23 +380,21 @@ void Route::note_failure(const std::exception& error) {
                       core->sessions().is_absent_on_this_host(peer_name());
   const bool loopback =
       dialled_.host == "localhost" || dialled_.host == "::1" || dialled_.host.starts_with("127.");
-  const bool refused = refusal != nullptr && (!loopback || proves);
-  refused_ = refused_ || refused;
-  all_refused_ = all_refused_ && refused;
-  all_prove_ = all_prove_ && proves;
+  ++outcome_.failed;
+  if (refusal != nullptr && (!loopback || proves)) ++outcome_.refused;
+  if (proves) ++outcome_.proven;
 }
 
 void Route::dial_failed(const Error& reason) {
   if (own() != nullptr) return;
-  all_refused_ = all_prove_ = false;
+  ++outcome_.failed;
   dial_next(reason);
 }
 
 void Route::connected(std::shared_ptr<Session> session, bool dialled) {
-  if (dialled) dialling_ = false;
-  wanted_ = rejoining_ = false;
-  end_backoff();
-  reach_ = Reach::idle;
+  if (dialled) state_ = State::idle;
+  is_wanted_ = is_rejoining_ = false;
+  end_pause();
   {
     MutexLock lock(mutex_);
     // A new incarnation replaces an earlier incarnation, whose end may not have been detected yet.
@@ -399,9 +411,10 @@ void Route::connected(std::shared_ptr<Session> session, bool dialled) {
 }
 
 void Route::lead_to(const std::shared_ptr<Route>& own) {
-  dialling_ = wanted_ = false;
+  state_ = State::idle;
+  is_wanted_ = false;
   untried_.clear();
-  end_backoff();
+  end_pause();
   identify(*own->identity());
   {
     MutexLock lock(mutex_);
@@ -426,16 +439,17 @@ bool Route::is_connected() const {
 
 Route::Reach Route::reach() const {
   if (const auto own = this->own()) return own->reach();
-  const Reach reach = reach_;
+  const State state = state_;
   MutexLock lock(mutex_);
-  if (session_ == nullptr || session_->is_over()) return reach;
-  if (session_->is_connected()) return Reach::connected;
-  return reach == Reach::idle ? Reach::connecting : reach;
+  const bool has_session = session_ != nullptr && !session_->is_over();
+  if (has_session && session_->is_connected()) return Reach::connected;
+  if (state == State::pausing || state == State::redialling) return Reach::failing;
+  return state == State::dialling || has_session ? Reach::connecting : Reach::idle;
 }
 
 void Route::shut_down(const Error& reason) {
-  rejoining_ = false;
-  end_backoff();
+  is_rejoining_ = false;
+  end_pause();
   fail_waiting(reason);
   MutexLock lock(mutex_);
   session_ = nullptr;

@@ -3,7 +3,7 @@
 //
 // Owned by RouteTable and by every Peer handle. A route belongs to one loop; functions are called there
 // unless stated otherwise. A session begins with the first connection. After a failed attempt to connect, the
-// route waits before the next attempt (AgentOptions::connect_backoff). During this wait calls without a
+// route pauses before the next attempt (AgentOptions::connect_backoff). During the pause calls without a
 // session fail, except calls with CallOptions::wait_for_ready.
 #pragma once
 
@@ -24,8 +24,9 @@ class Session;
 
 class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from_this<Route> {
  public:
+  // is_to_visitor: as the function of that name.
   Route(const std::shared_ptr<AgentCore>& core, std::shared_ptr<Loop> loop, std::string name,
-        std::vector<Address> addresses);
+        std::vector<Address> addresses, bool is_to_visitor);
 
   const std::string& name() const { return name_; }  // the peer's name, or the requested address
   // For messages: the peer's name, once it is known. Any thread.
@@ -43,7 +44,7 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
     idle,        // no failure is known: a call would connect
     connecting,  // an attempt runs, and none has failed since the last connection
     connected,
-    failing,  // the last attempt failed: the route waits for the next attempt, or makes it
+    failing,  // the last attempt failed: the route pauses, or makes the next attempt
   };
   Reach reach() const;
 
@@ -56,8 +57,7 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   void rejoin();                     // any thread
   void end_of(const AgentId& life);  // the peer is gone. Any thread.
   // Whether the route was created because the peer connected to this agent. Any thread.
-  bool is_to_visitor() const { return to_visitor_; }
-  void set_to_visitor() { to_visitor_ = true; }
+  bool is_to_visitor() const { return is_to_visitor_; }
   // Drops the peer's addresses, unless identity() is another incarnation. Any thread.
   void forget(const AgentId& life);
   // The peer has connected. dialled: this route has dialled.
@@ -69,10 +69,12 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   void shut_down(const Error& reason);
 
  private:
+  enum class State : std::uint8_t { idle, dialling, pausing, redialling };
   void place(std::shared_ptr<PendingCall> call);
   void place_handed_in();
   std::shared_ptr<Session> take_latest(AgentCore& core);
   bool is_connected() const;
+  bool is_dialling() const { return state_ == State::dialling || state_ == State::redialling; }
   std::shared_ptr<Route> own() const;
   std::shared_ptr<Session> session_for(const PendingCall& call) const WEFT_REQUIRES(mutex_);
   void dial();
@@ -81,36 +83,35 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   void note_failure(const std::exception& error);
   void dial_ended(const Error& reason);  // called when no address is left
   void dial_later();
-  bool in_backoff() const;
+  bool refuses() const;
   bool waits(const PendingCall& call, const AgentCore& core, const Error& reason) const;
-  void end_backoff();
+  void end_pause();
   void fail(PendingCall& call, const Error& reason) const;
   void prune();  // removes ended calls from waiting_
   void dialled(Result<std::shared_ptr<Connection>> made);
 
   std::weak_ptr<AgentCore> core_;
   const std::string name_;
+  const bool is_to_visitor_;
   std::vector<Address> addresses_;
   std::deque<std::shared_ptr<PendingCall>> waiting_;  // may contain calls that have ended
   std::size_t prune_at_ = 64;
-  bool dialling_ = false;
+  std::atomic<State> state_{State::idle};
+  std::atomic<bool> is_wanted_{false};  // connect() was called
+  bool is_rejoining_ = false;
   std::uint32_t failed_dials_ = 0;  // in a row
   Clock::time_point not_before_{};  // the earliest time of the next dial
-  // The error with which calls fail until not_before_; nullopt: no failure is known, or the peer has no
-  // address.
+  // The error with which calls fail until not_before_; nullopt: no call has failed with the last dial, or the
+  // peer has no address.
   std::optional<Error> refusal_;
   Loop::TimerId redial_ = 0;
-  std::atomic<bool> wanted_{false};  // connect() was called
-  std::atomic<bool> to_visitor_{false};
-  bool rejoining_ = false;
-  bool for_nobody_ = false;  // the latest dial was for rejoin() only
-  // Whether an address has refused the current dial, whether all addresses have, and whether all these
-  // refusals prove that no process listens. refused_dials_: the number of consecutive dials with such a
-  // proof.
-  bool refused_ = false, all_refused_ = true, all_prove_ = true;
-  std::uint32_t refused_dials_ = 0;
-  std::atomic<Reach> reach_{Reach::idle};
-  std::deque<Address> untried_;  // addresses that the current dial has not tried
+  // The addresses that have failed in this dial, those of them that have refused, and those whose refusal
+  // proves that no process listens.
+  struct {
+    int failed = 0, refused = 0, proven = 0;
+  } outcome_;
+  std::uint32_t proven_dials_ = 0;  // in a row, in which all addresses have proved it
+  std::deque<Address> untried_;     // addresses that the current dial has not tried
   Address dialled_;
 
   mutable Mutex mutex_;

@@ -69,7 +69,6 @@ std::shared_ptr<Route> RouteTable::peer_connected(const std::string& name,
   if (place == nullptr) place = dialled;
   if (place != nullptr) return place;
   auto route = place = make_(name, {}, loop);
-  route->set_to_visitor();
   if (routes_.size() < check_at_) return route;
   // Drops all unused routes. Some of them were in use by an attempt to connect when their peers were lost.
   std::erase_if(routes_, [this](const auto& entry) WEFT_REQUIRES(mutex_) {

@@ -280,7 +280,6 @@ bool Session::is_mine(const std::shared_ptr<Link>& link) const {
 void Session::leave_link() {
   if (link_ == nullptr) return;
   if (state_ == State::connected || state_ == State::joining) link_->retire();
-  is_connected_ = false;
   if (unacknowledged_.timer != 0) link_->loop()->cancel(std::exchange(unacknowledged_.timer, 0));
   link_ = nullptr;
   if (state_ != State::over) state_ = State::unconnected;
@@ -298,7 +297,6 @@ void Session::connected() {
   acknowledged(peer_accepted_);
   if (state_ == State::over || link_ != chosen) return;
   state_ = State::connected;
-  is_connected_ = true;
   unacknowledged_.frames = unacknowledged_.bytes = 0;
   link_->use();
   frames_.rewind();
@@ -646,7 +644,7 @@ bool Session::exceeds(const OutboundFrame& frame) const {
 }
 
 void Session::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) {
-  if (is_over_) return;  // the loop may not run any more
+  if (is_over()) return;  // the loop may not run any more
   frame.sent = [active = std::move(active)] {};
   Reply reply{call_id, std::move(frame)};
   is_first_here() ? answer(std::move(reply)) : push(std::move(reply));
@@ -700,7 +698,7 @@ void Session::answer(Reply&& reply) {
 
 void Session::call_ended(const Gone& gone) {
   if (!gone.was_refused) core_->accounts()->release(gone.bytes, gone.upkeep);
-  if (is_over_) return;
+  if (is_over()) return;
   const auto forget = [gone](Session& self) {
     const auto credit = self.served_.ended(gone);
     if (!credit || self.state_ == State::over) return;
@@ -721,7 +719,6 @@ void Session::end(const Error& reason, const std::optional<Error>& cause) {
   if (state_ == State::over) return;
   leave_link();
   state_ = State::over;
-  is_over_ = true;
   why_over_ = reason;
   cause_ = cause;
   for (const auto& link : std::exchange(links_, {})) link->close_soon(reason);

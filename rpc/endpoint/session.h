@@ -41,9 +41,9 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   bool is_kept() const { return is_kept_; }
   std::uint64_t number() const { return own_number_; }  // unique among the sessions of this agent
   bool was_used() const { return was_used_; }           // a frame was sent or accepted, or a call was made
-  bool is_connected() const { return is_connected_; }   // a connection is in use
-  bool is_leaving() const { return is_leaving_; }       // the peer accepts no new calls
-  bool is_over() const override { return is_over_; }
+  bool is_connected() const { return state_ == State::connected; }  // a connection is in use
+  bool is_leaving() const { return is_leaving_; }                   // the peer accepts no new calls
+  bool is_over() const override { return state_ == State::over; }
   // The number of requests so far, without those of background methods.
   std::uint64_t requests_sent() const { return requests_sent_; }
   std::uint64_t requests_received() const { return requests_received_; }
@@ -145,7 +145,7 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   const std::uint64_t own_number_;
   Limits peer_limits_;  // of one frame
   const std::uint64_t max_replies_;
-  std::atomic<bool> is_connected_{false}, is_leaving_{false}, is_over_{false}, was_used_{false};
+  std::atomic<bool> is_leaving_{false}, was_used_{false};
   std::atomic<std::uint64_t> requests_sent_{0}, requests_received_{0}, kept_bytes_{0};
 
   // The jobs. The loop changes in a job only, with the mutex locked, so it may be read without the mutex on
@@ -157,7 +157,7 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   std::atomic<bool> is_working_{false};  // work() is posted or runs; written with the mutex locked
 
   // The members below belong to the session's loop.
-  State state_ = State::unconnected;
+  std::atomic<State> state_{State::unconnected};  // written on the loop
   std::optional<Error> why_over_, cause_;
   std::uint64_t number_, epoch_ = 0;
   std::uint64_t peer_accepted_ = 0;           // as the peer has stated for the connection that is chosen

@@ -1,11 +1,23 @@
 // Reading: on_readable() reads until the stream would block, and take_frames() delivers the complete frames.
-// Two conditions hold reading: a large frame without room (Admission), and attachments that are still on the
-// lanes. read_on() and the lanes' `done` resume it.
+// Nothing is read in the states other than `open`:
 //
-// Writing: send() only queues the frame, and one posted write() sends all frames of a turn. While frames are
-// delivered, replies are held back and written together afterwards (write_held_back). A frame leaves queue_
-// when its part on the stream has been written. Then it waits for its attachments: in unacknowledged_ for the
-// receiver to copy its bulk, in on_lanes_ for the lanes. Its `sent` runs after that.
+//   open          -> awaiting_room  there is no room for a large frame (Admission)
+//   awaiting_room -> open           there may be room (read_on())
+//   awaiting_room -> overdue        there was none in time: the frame is skipped
+//   overdue       -> open           it was skipped
+//   open          -> on_lanes       attachments of the frame are still on the lanes
+//   on_lanes      -> open           they have arrived; or from any state: finish()
+//
+// Writing: send() only queues the frame, and one posted write() sends all frames of a turn:
+//
+//   idle -> due              write() is posted
+//   due -> idle              it runs
+//   idle, due -> blocked     the stream takes no more bytes
+//   blocked -> idle          the stream is writable
+//
+// While frames are delivered, replies are held back and written together afterwards (write_held_back). A
+// frame leaves queue_ when its part on the stream has been written. Then it waits for its attachments: in
+// unacknowledged_ for the receiver to copy its bulk, in on_lanes_ for the lanes. Its `sent` runs after that.
 //
 // Closing: finish() writes the rest, closes its direction of the stream, and discards what it reads until the
 // other side closes, too. be_patient() restarts the timeout whenever there is progress.
@@ -93,10 +105,10 @@ void StreamConnection::send_ahead(OutboundFrame&& frame) {
 }
 
 void StreamConnection::write_soon() {
-  if (delivering_ || write_due_ || awaiting_writable_) return;
-  write_due_ = true;
+  if (delivering_ || writing_ != Writing::idle) return;
+  writing_ = Writing::due;
   loop_->post([self = shared_from_this()] {
-    self->write_due_ = false;
+    if (self->writing_ == Writing::due) self->writing_ = Writing::idle;
     self->write();
   });
 }
@@ -108,7 +120,6 @@ void StreamConnection::finish(const Error& reason) {
   // From here on, only the pending request to the stream keeps this connection alive, until the other side
   // has received everything.
   const bool held = read_held();
-  reading_lanes_ = false;
   stop_waiting_for_room();
   if (held) await_readable();
   be_patient();
@@ -145,7 +156,7 @@ void StreamConnection::await_readable() {
 void StreamConnection::on_readable() {
   // A loop that polls may read before the posted write runs. If a received frame closes the connection, the
   // peer would not receive a queued Hello, which tells it the reason.
-  if (write_due_) write();
+  if (writing_ == Writing::due) write();
   bool more = true;
   for (int i = 0; more && i < max_reads_a_turn; ++i) {
     if (closed_) return;
@@ -187,7 +198,7 @@ bool StreamConnection::take_frames() {
         } else {
           observer->on_frame(std::move(*frame));
         }
-        if (queue_.size() >= max_held_back && !awaiting_writable_) write();
+        if (queue_.size() >= max_held_back && writing_ != Writing::blocked) write();
         continue;
       }
       if (const Prefix* announced = reader_.announced()) {
@@ -233,15 +244,15 @@ bool StreamConnection::let_in(const Prefix& announced) {
     reader_.admit(std::move(charge));
     return true;
   }
-  if (!is_reply && !room_overdue_) {
-    awaiting_room_ = true;
+  if (!is_reply && reading_ != Reading::overdue) {
+    reading_ = Reading::awaiting_room;
     place_for_room_ =
         admission_->wait(announced.message_bytes(), loop_, while_alive(this, &StreamConnection::read_on));
     if (room_timer_ == 0)
       room_timer_ = loop_->schedule(later(loop_->now(), admission_->timeout()),
                                     while_alive(this, [](StreamConnection& self) {
                                       self.room_timer_ = 0;
-                                      self.room_overdue_ = true;
+                                      self.reading_ = Reading::overdue;
                                       self.read_on();
                                     }));
     return false;
@@ -260,13 +271,14 @@ bool StreamConnection::let_in(const Prefix& announced) {
 }
 
 void StreamConnection::stop_waiting_for_room() {
-  awaiting_room_ = room_overdue_ = false;
+  reading_ = Reading::open;
   place_for_room_ = nullptr;
   loop_->cancel(std::exchange(room_timer_, 0));
 }
 
 void StreamConnection::read_on() {
-  if (closed_ || finishing_ || !std::exchange(awaiting_room_, false)) return;
+  if (closed_ || finishing_ || (reading_ != Reading::awaiting_room && reading_ != Reading::overdue)) return;
+  if (reading_ == Reading::awaiting_room) reading_ = Reading::open;
   if (!take_frames()) return;
   write_held_back();
   if (closed_ || read_held()) return;
@@ -286,16 +298,16 @@ void StreamConnection::lost(const std::error_code& error) {
 // --- Writing ---
 
 void StreamConnection::write() {
-  while (!closed_ && !awaiting_writable_ && has_queued()) {
+  while (!closed_ && writing_ != Writing::blocked && has_queued()) {
     if (!ahead_.empty()) place_ahead();
     gather();
     std::error_code error;
     const std::size_t bytes = stream_->write(gathered_, error);
     if (bytes == 0 && error != asio::error::would_block) return lost(error);
     if (bytes != gathered_bytes_) {
-      awaiting_writable_ = true;
+      writing_ = Writing::blocked;
       stream_->when_writable([self = shared_from_this()] {
-        self->awaiting_writable_ = false;
+        self->writing_ = Writing::idle;
         self->write();
       });
     }
@@ -305,7 +317,7 @@ void StreamConnection::write() {
 }
 
 void StreamConnection::write_held_back() {
-  if (has_queued() && !awaiting_writable_ && !write_due_) write();
+  if (has_queued() && writing_ == Writing::idle) write();
 }
 
 // Called only before gather(), never between gather() and written(), because written() assumes the order of
@@ -409,14 +421,14 @@ void StreamConnection::lane_lost(const std::string& why, bool idle) {
   if (finishing_) return close(*finishing_);
   if (!lost_lane_) lost_lane_ = Error(ErrorKind::peer_lost, "a lane of the connection was lost: " + why);
   // Until both sides use the lanes, the other side may have given them up.
-  if (!using_lanes_ && !reading_lanes_) return lanes_->close();
+  if (!using_lanes_ && reading_ != Reading::on_lanes) return lanes_->close();
   if (!idle) return close(*lost_lane_);
-  if (!reading_lanes_) end_without_lane();
+  if (reading_ != Reading::on_lanes) end_without_lane();
 }
 
 // If the other side has closed, its last frames must still be read.
 void StreamConnection::end_without_lane() {
-  if (observer_ != nullptr && !awaiting_room_) on_readable();
+  if (observer_ != nullptr && reading_ == Reading::open) on_readable();
   if (!closed_) close(finishing_ ? *finishing_ : *lost_lane_);
 }
 
@@ -456,10 +468,10 @@ void StreamConnection::leave_lanes() {
 
 void StreamConnection::read_lanes() {
   if (lost_lane_) return close(*lost_lane_);
-  reading_lanes_ = true;
+  reading_ = Reading::on_lanes;
   lanes_->read(reader_.lane_reads(), while_alive(this, [](StreamConnection& self) {
                  if (self.closed_ || self.finishing_) return;
-                 self.reading_lanes_ = false;
+                 self.reading_ = Reading::open;
                  self.reader_.lanes_read();
                  if (!self.take_frames()) return;
                  self.write_held_back();

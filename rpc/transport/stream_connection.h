@@ -55,6 +55,8 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   std::unique_ptr<ByteStream> take_stream() override;
 
  private:
+  enum class Reading : std::uint8_t { open, awaiting_room, overdue, on_lanes };
+  enum class Writing : std::uint8_t { idle, due, blocked };
   struct Queued {
     OutboundFrame frame;
     std::size_t size = 0;                  // bytes on the stream
@@ -69,7 +71,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void await_readable();
   void on_readable();
   bool take_frames();  // delivers frames from the bytes that were read; false: closed
-  bool read_held() const { return reading_lanes_ || awaiting_room_; }
+  bool read_held() const { return reading_ != Reading::open; }
   bool let_in(const Prefix& announced);  // false: the frame waits for room
   void stop_waiting_for_room();
   void read_on();  // continues when there is room
@@ -110,14 +112,12 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   std::size_t front_written_ = 0;  // bytes of the queue's front that have been written
   std::uint64_t unsent_bytes_ = 0;
   std::uint64_t received_bytes_ = 0;
-  std::uint64_t sent_bytes_ = 0;          // without those on lanes
-  bool awaiting_room_ = false;            // an announced frame waits for room, and nothing is read meanwhile
+  std::uint64_t sent_bytes_ = 0;  // without those on lanes
+  Reading reading_ = Reading::open;
   std::shared_ptr<void> place_for_room_;  // the place in Admission's queue
   Loop::TimerId room_timer_ = 0;
-  bool room_overdue_ = false;
+  Writing writing_ = Writing::idle;
   bool delivering_ = false;  // frames that are sent meanwhile are written afterwards
-  bool write_due_ = false;
-  bool awaiting_writable_ = false;
   std::vector<std::span<const std::byte>> gathered_;
   std::size_t gathered_bytes_ = 0;
 
@@ -127,7 +127,6 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   std::unique_ptr<Lanes> lanes_;
   std::optional<Error> lost_lane_;  // the reason for which this connection closes if it needs the lanes
   bool using_lanes_ = false;        // this side sends attachments on the lanes
-  bool reading_lanes_ = false;      // the received frame waits for its attachments
   Fifo<Queued> on_lanes_;           // frames whose part on the stream was written
   // The number of frames whose transfer on the lanes is complete and that are still in on_lanes_, or in
   // queue_ if their part on the stream has not been written. They are the first frames of on_lanes_ and then
