@@ -198,6 +198,51 @@ TEST(HostilePeer, ThatStatesMalformedAddressesCausesFewWarnings) {
   EXPECT_EQ(malformed, 10U);
 }
 
+class Shelf {
+ public:
+  Future<std::int64_t> hold(Buffer) {
+    std::lock_guard lock(mutex_);
+    return held_.emplace_back().future();
+  }
+  std::size_t held() const {
+    std::lock_guard lock(mutex_);
+    return held_.size();
+  }
+  using Service = rpc::Service<"shelf", Method<"hold", &Shelf::hold, non_blocking>>;
+
+ private:
+  mutable std::mutex mutex_;  // guards held_
+  std::vector<Promise<std::int64_t>> held_;
+};
+
+// It ignores the credit that the agent grants it.
+TEST(HostilePeer, HasAtMostTwiceTheLimitsOfUnansweredRequests) {
+  // 200'000 bytes are reached with the fifth request of the second case.
+  for (const auto& [size, most] : {std::pair(std::size_t{10}, 8U), std::pair(std::size_t{40'000}, 5U)}) {
+    AgentOptions options = with_usual_limits();
+    options.limits.calls = 4;
+    options.limits.in_flight = 100'000;
+    Agent server(std::move(options));
+    const auto shelf = std::make_shared<Shelf>();
+    server.serve(shelf);
+    Socket socket = Socket::connected(server.addresses().front());
+    socket.send(hello("asker"));
+    ASSERT_TRUE(socket.next()) << "its Hello";
+    for (std::uint64_t id = 1; id <= most + 3; ++id)
+      socket.send(sealed(request(filled(size)), "shelf.hold", id));
+    for (std::uint64_t id = most + 1; id <= most + 3; ++id) {
+      auto frame = socket.next();
+      ASSERT_TRUE(frame && frame->prefix.kind == FrameKind::reply);
+      EXPECT_EQ(frame->prefix.call_id, id);
+      const auto failure = IncomingMessage(std::move(*frame), Limits{}).failure();
+      ASSERT_TRUE(failure);
+      EXPECT_EQ(failure->kind, ErrorKind::resource_exhausted) << failure->message;
+    }
+    EXPECT_EQ(shelf->held(), most);
+    EXPECT_EQ(server.counts().calls_shed, 3U);
+  }
+}
+
 TEST(HostilePeer, ThatDoesNotCompleteItsHelloCostsLittle) {
   Agent server(with_usual_limits());
   const Bytes most(Prefix::max_control_header - 1);

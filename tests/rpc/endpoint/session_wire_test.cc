@@ -61,12 +61,14 @@ class Desk {
 // below "node"; with "zoe", the agent does.
 class Connection {
  public:
-  explicit Connection(Agent& agent, const std::string& name = "hand")
+  // max_replies: of the hello.
+  explicit Connection(Agent& agent, const std::string& name = "hand", std::uint64_t max_replies = 0)
       : socket_(Socket::connected(agent.addresses().front())) {
     HelloInfo hello;
     hello.features = features::sessions;
     hello.name = name;
     hello.incarnation = 7;
+    hello.max_replies = max_replies;
     socket_.send(test::bytes_of(OutgoingMessage::hello(hello)));
     EXPECT_EQ(next()->prefix.kind, FrameKind::hello);
   }
@@ -400,6 +402,65 @@ TEST_F(SessionWire, ARequestThatWasCancelledDuringAnAbsenceIsNotSentAgain) {
   EXPECT_EQ(got(std::move(again)), 2);
   eventually("no call is left", [&] { return agent_.counts().waiting == 0; });
   EXPECT_EQ(session()->requests_sent(), 1U) << "the peer counts the requests that have arrived";
+}
+
+// A peer that acknowledges nothing, and that accepts few bytes of replies.
+TEST_F(SessionWire, RefusalsThatThePeerDoesNotAcknowledgeAreLimited) {
+  Connection peer(agent_, "hand", 1);
+  peer.choose(1, 0);
+  auto drained = agent_.drain(std::chrono::minutes{1});
+  EXPECT_EQ(peer.next()->prefix.kind, FrameKind::goodbye);
+  for (std::uint64_t first = 1; first <= 4096; first += 64) {
+    for (std::uint64_t id = first; id < first + 64; ++id) peer.request("desk.note", 1, id);
+    for (std::uint64_t id = first; id < first + 64; ++id) peer.expect_reply(id);
+  }
+  EXPECT_TRUE(session()->is_connected());
+  peer.request("desk.note", 1, 4097);
+  EXPECT_FALSE(peer.next_but_received());
+  EXPECT_TRUE(agent_.core()->sessions().is_gone(hand_));
+  EXPECT_TRUE(desk_->noted().empty());
+}
+
+TEST_F(SessionWire, ReturnsOfCreditThatThePeerDoesNotAcknowledgeAreLimited) {
+  Agent strict({.name = "node",
+                .listen = {"tcp://127.0.0.1:0"},
+                .limits = {.calls = 1},  // so each notification returns its credit
+                .same_host = false,
+                .log = [](const LogRecord&) {}});
+  strict.serve(desk_);
+  Connection peer(strict);
+  peer.choose(1, 0);
+  for (std::uint64_t first = 1; first <= 4096; first += 64) {
+    for (std::uint64_t id = first; id < first + 64; ++id)
+      peer.request("desk.note", 1, id, frame_flags::notify);
+    for (int i = 0; i < 64; ++i) {
+      const auto frame = peer.next_but_received();
+      ASSERT_TRUE(frame);
+      EXPECT_EQ(frame->prefix.kind, FrameKind::credit);
+    }
+  }
+  EXPECT_FALSE(strict.core()->sessions().is_gone(hand_));
+  peer.request("desk.note", 1, 4097, frame_flags::notify);
+  EXPECT_FALSE(peer.next_but_received());
+  EXPECT_TRUE(strict.core()->sessions().is_gone(hand_));
+}
+
+TEST_F(SessionWire, OnlyTheLatestIncarnationsThatTheJobHasLostAreRefused) {
+  AgentCore& core = *agent_.core();
+  core.forget(hand_, "its lease has expired");
+  for (std::uint64_t n = 1; n < 1024; ++n) core.forget({"another", n}, "its lease has expired");
+  Connection refused(agent_);
+  auto frame = refused.next();
+  ASSERT_TRUE(frame && frame->prefix.kind == FrameKind::goodbye);
+  const auto reason = IncomingMessage(std::move(*frame), Limits{}).goodbye();
+  ASSERT_TRUE(reason);
+  EXPECT_EQ(reason->kind(), ErrorKind::lease_lost) << reason->what();
+  refused.expect_end();
+  core.forget({"another", 1024}, "its lease has expired");
+  Connection accepted(agent_);
+  accepted.choose(1, 0);
+  accepted.request("desk.note", 10, 1);
+  accepted.expect_reply(1);
 }
 
 // The peer continues a session that this agent has ended, and that it no longer remembers.

@@ -117,6 +117,19 @@ TEST_F(SessionsTest, OnlyTheLatestLostPeersAreRemembered) {
   EXPECT_EQ(sessions_.agent_of(100), std::nullopt);
 }
 
+TEST_F(SessionsTest, OnlyTheLatestLostPeersThatNeverUsedTheirSessionAreRemembered) {
+  open_used(99);
+  sessions_.close({"peer", 99});
+  for (std::uint64_t n = 0; n <= 4096; ++n) {
+    open({"peer", 100 + n});
+    sessions_.close({"peer", 100 + n});
+  }
+  EXPECT_FALSE(sessions_.is_gone({"peer", 100}));
+  EXPECT_TRUE(sessions_.is_gone({"peer", 101}));
+  EXPECT_EQ(sessions_.agent_of(100), std::nullopt);
+  EXPECT_TRUE(sessions_.is_gone({"peer", 99})) << "it had used its session";
+}
+
 TEST_F(SessionsTest, TheNumberOfAbsentPeersIsLimited) {
   std::uint64_t kept = 0;
   for (std::uint64_t n = 0; n < 20'000; ++n) {
@@ -131,6 +144,24 @@ TEST_F(SessionsTest, TheNumberOfAbsentPeersIsLimited) {
   EXPECT_TRUE(sessions_.connected(*open_used(100)));  // it returns
   open_used(90'000);
   EXPECT_TRUE(lose({"peer", 90'000})) << "and makes room for another one";
+}
+
+TEST_F(SessionsTest, TheNumberOfAbsentPeersThatNeverUsedTheirSessionIsLimited) {
+  std::uint64_t kept = 0;
+  for (std::uint64_t n = 0; n < 1500; ++n) {
+    open({"peer", 100 + n});
+    if (lose({"peer", 100 + n})) {
+      ++kept;
+    } else {
+      sessions_.close({"peer", 100 + n});
+    }
+  }
+  EXPECT_EQ(kept, 1024U);
+  open_used(90'000);
+  EXPECT_TRUE(lose({"peer", 90'000})) << "a peer that has used its session does not pay for them";
+  EXPECT_TRUE(sessions_.connected(*open({"peer", 100})));  // it returns
+  open({"peer", 90'001});
+  EXPECT_TRUE(lose({"peer", 90'001})) << "and makes room for another one";
 }
 
 TEST_F(SessionsTest, TheRepliesThatAreKeptForAbsentPeersAreLimited) {
