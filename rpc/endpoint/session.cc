@@ -49,6 +49,9 @@ constexpr std::uint64_t reported_at = 64 << 10;
 // credit does not bound them.
 constexpr std::size_t max_refusals = 4096;
 
+// The open connections to one peer. An honest peer has more than two only if many of its routes lead here.
+constexpr std::size_t max_links = 16;
+
 template <class Number>
 Number stated(Number limit) {
   return limit != 0 ? limit : std::numeric_limits<Number>::max();
@@ -158,6 +161,11 @@ void Session::add(std::shared_ptr<Link> link) {
   run([self = shared_from_this(), link = std::move(link)] {
     if (self->state_ == State::over) return link->close_soon(*self->why_over_);
     self->links_.push_back(link);
+    if (self->links_.size() > max_links) {  // the oldest closes, or the next one if the oldest is in use
+      const auto surplus = self->links_.begin() + (self->links_.front() == self->link_ ? 1 : 0);
+      (*surplus)->close_soon(Error(ErrorKind::peer_lost, self->peer_.name + " has too many connections"));
+      self->links_.erase(surplus);
+    }
     if (self->state_ == State::absent) self->state_ = State::unconnected;
     if (!self->is_kept_) return self->choose(link);
     if (!self->is_chooser_) {

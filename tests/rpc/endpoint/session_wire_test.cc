@@ -231,6 +231,41 @@ TEST_F(SessionWire, AConnectionThatIsNotChosenInTimeCloses) {
   Connection(hasty).expect_end();
 }
 
+// The connection in use and the latest ones stay.
+TEST_F(SessionWire, TheConnectionsOfOnePeerAreLimited) {
+  for (const bool peer_chooses : {true, false}) {
+    const std::string name = peer_chooses ? "hand" : "zoe";
+    Agent patient({.name = "node",
+                   .listen = {"tcp://127.0.0.1:0"},
+                   .same_host = false,
+                   .handshake_timeout = std::chrono::hours{1},
+                   .log = [](const LogRecord&) {}});
+    patient.serve(desk_);
+    std::vector<Connection> others;
+    const auto open_forty = [&] {
+      const auto made = patient.counts().connections_made;
+      for (int i = 0; i < 40; ++i) others.emplace_back(patient, name);
+      eventually("all were made", [&] { return patient.counts().connections_made == made + 40; });
+      eventually("few are left", [&] { return patient.counts().connections == 16; });
+    };
+    if (peer_chooses) open_forty();  // and chooses none of them
+    Connection used(patient, name);
+    if (peer_chooses) {
+      used.choose(1, 0);
+    } else {
+      used.resume({.session = used.resumed().session, .epoch = 1});
+    }
+    open_forty();
+    used.request("desk.note", 1, 1);
+    used.expect_reply(1);
+    EXPECT_FALSE(others.front().next_but_received()) << "it has closed";
+    if (!peer_chooses) continue;
+    others.back().choose(2, 1);
+    others.back().request("desk.note", 2, 2);
+    others.back().expect_reply(2);
+  }
+}
+
 // Otherwise each choice would queue all kept frames again.
 TEST_F(SessionWire, ASecondChoiceOfAConnectionClosesIt) {
   Connection peer(agent_);
