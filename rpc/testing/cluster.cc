@@ -1,6 +1,10 @@
 #include <weft/rpc/testing/cluster.h>
 
+#include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/endpoint/sessions.h>
+
 #include <cstdlib>
+#include <thread>
 
 namespace weft::test {
 
@@ -46,6 +50,21 @@ rpc::Peer Cluster::peer(const std::string& from, const std::string& to) {
   if (between_hosts()) got(other.connect(agent.addresses().front()).ready());
   got(std::move(ready));
   return peer;
+}
+
+void Cluster::end(const std::string& name) {
+  const auto found = agents_.find(name);
+  if (found == agents_.end()) return;
+  const rpc::AgentId id = found->second->id();
+  agents_.erase(found);
+  const auto give_up = rpc::Clock::now() + too_long;
+  for (const auto& [other, agent] : agents_) {
+    while (agent->core()->sessions().is_connected(id)) {
+      if (rpc::Clock::now() >= give_up)
+        throw std::runtime_error(other + " has not noticed the end of " + name + " within a minute");
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    }
+  }
 }
 
 void Cluster::acquaint() {

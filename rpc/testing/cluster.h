@@ -55,8 +55,10 @@ class WEFT_EXPORT Cluster {
 
   void acquaint();  // connects all agents to each other
 
-  // Destroys an agent, or all agents. Blocks until the handlers have returned.
-  void end(const std::string& name) { agents_.erase(name); }
+  // Destroys an agent, or all agents. Blocks until the handlers have returned. end() also waits until no
+  // other agent takes the agent for connected, so a call that follows is not sent to it. Throws
+  // std::runtime_error if that takes a minute.
+  void end(const std::string& name);
   void end_all() { agents_.clear(); }
 
   // One log record of an agent.

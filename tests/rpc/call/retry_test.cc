@@ -104,12 +104,6 @@ class Till {
 
 constexpr RetryPolicy soon{.attempts = 1000, .first_wait = 1ms, .max_wait = 2ms};
 
-// A call that is made before the client knows of the end may be sent, and fails as one that may have run.
-void end_server(Cluster& cluster) {
-  cluster.end("server");
-  test::eventually("the client has noticed it", [&] { return cluster["client"].counts().connections == 0; });
-}
-
 class RetryTest : public testing::Test {
  protected:
   RetryTest() { start_server(); }
@@ -123,7 +117,7 @@ class RetryTest : public testing::Test {
 
 TEST_F(RetryTest, ACallWithoutAListenerIsRetriedUntilThereIsOne) {
   auto peer = cluster.peer("client", "server").with({.retry = soon});
-  end_server(cluster);
+  cluster.end("server");
   auto call = peer.call<&Till::pay>(5);
   test::eventually("it was retried", [&] { return cluster["client"].counts().calls_retried >= 3; });
   EXPECT_FALSE(call.ready());
@@ -138,7 +132,7 @@ TEST_F(RetryTest, ACallThatMayHaveRunIsRetriedOnlyIfItsMethodIsIdempotent) {
   auto read = peer.call<&Till::read>("bytes: ", Buffer::allocate(100'000));
   test::eventually("it has come", [&] { return till->attempts().size() == 1; });
   till->hold(false);
-  end_server(cluster);
+  cluster.end("server");
   test::eventually("it was retried", [&] { return cluster["client"].counts().calls_retried >= 1; });
   start_server();
   EXPECT_EQ(got(std::move(read)), "bytes: 100000") << "with the same arguments";
@@ -163,7 +157,7 @@ TEST_F(RetryTest, ACallThatIsRefusedByALimitIsRetried) {
 
 TEST_F(RetryTest, AttemptsAndDeadlineLimitTheRetries) {
   auto peer = cluster.peer("client", "server");
-  end_server(cluster);
+  cluster.end("server");
   const auto few = error_of(
       [&] { got(peer.with({.retry = RetryPolicy{.attempts = 3, .first_wait = 1ms}}).call<&Till::pay>(5)); });
   ASSERT_TRUE(few);
@@ -181,7 +175,7 @@ TEST_F(RetryTest, AttemptsAndDeadlineLimitTheRetries) {
 
 TEST_F(RetryTest, ACallCanBeCancelledWhileItWaits) {
   auto peer = cluster.peer("client", "server").with({.retry = soon});
-  end_server(cluster);
+  cluster.end("server");
   auto call = peer.call<&Till::pay>(5);
   test::eventually("it was retried", [&] { return cluster["client"].counts().calls_retried >= 1; });
   call.cancel();
@@ -195,7 +189,7 @@ TEST_F(RetryTest, ACallCanBeCancelledWhileItWaits) {
 
 TEST_F(RetryTest, ACallCanBeCancelledBetweenTwoAttempts) {
   auto peer = cluster.peer("client", "server").with({.retry = RetryPolicy{.first_wait = 1h, .max_wait = 1h}});
-  end_server(cluster);
+  cluster.end("server");
   const auto waits = [&] {
     test::eventually("it waits for the next attempt",
                      [&] { return cluster["client"].counts().waiting == 0; });
@@ -235,7 +229,7 @@ TEST(RetryLimits, CountTheBytesOfRetriedCalls) {
   };
   EXPECT_GE(client.counts().waiting_bytes, 200'000U);
   EXPECT_TRUE(refused()) << "at once: room on this side is not waited for";
-  end_server(cluster);
+  cluster.end("server");
   test::eventually("both wait for their next attempt", [&] { return client.counts().waiting == 0; });
   EXPECT_GE(client.counts().waiting_bytes, 200'000U) << "they are kept meanwhile";
   EXPECT_TRUE(refused());
@@ -248,7 +242,7 @@ TEST(RetryLimits, CountTheBytesOfRetriedCalls) {
 
 TEST_F(RetryTest, AnAgentThatEndsStopsItsRetries) {
   auto peer = cluster.peer("client", "server").with({.retry = soon});
-  end_server(cluster);
+  cluster.end("server");
   auto call = peer.call<&Till::pay>(5);
   test::eventually("it was retried", [&] { return cluster["client"].counts().calls_retried >= 1; });
   cluster.end("client");
@@ -266,7 +260,7 @@ TEST(RetryBudgetTest, LimitsTheRetriesOfAPeer) {
   auto till = std::make_shared<Till>();
   server.serve(till);
   auto peer = cluster.peer("client", "server");
-  end_server(cluster);
+  cluster.end("server");
   EXPECT_EQ(kind_of([&] { got(peer.call<&Till::pay>(5)); }), ErrorKind::unavailable);
   EXPECT_EQ(cluster["client"].counts().calls_retried, 5U);
   EXPECT_EQ(kind_of([&] { got(peer.call<&Till::pay>(5)); }), ErrorKind::unavailable);
@@ -274,7 +268,7 @@ TEST(RetryBudgetTest, LimitsTheRetriesOfAPeer) {
   cluster.add("server").serve(till);
   EXPECT_EQ(got(peer.with({.wait_for_ready = true}).call<&Till::pay>(5)), 0);
   EXPECT_EQ(got(peer.call<&Till::pay>(5)), 0);
-  end_server(cluster);
+  cluster.end("server");
   EXPECT_EQ(kind_of([&] { got(peer.call<&Till::pay>(5)); }), ErrorKind::unavailable);
   EXPECT_EQ(cluster["client"].counts().calls_retried, 7U) << "two calls that went well earned two";
 }
