@@ -39,7 +39,7 @@ class WEFT_EXPORT CallContext : public CancelSource, public std::enable_shared_f
   virtual std::optional<Clock::time_point> deadline() const = 0;
   // The number of earlier attempts of this call. If the number is above 0, an earlier attempt may have run.
   virtual std::uint16_t attempt() const = 0;
-  // Whether the caller has cancelled the call, the call's connection is lost, or the deadline has passed.
+  // Whether the caller has cancelled the call, the caller is gone, or the deadline has passed.
   virtual bool cancelled() const = 0;
   // Text that the caller sent with the arguments (Peer::with_metadata, OutgoingCall::set_metadata). nullopt:
   // the caller did not set this key.

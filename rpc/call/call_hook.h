@@ -25,14 +25,14 @@ class WEFT_EXPORT CallHook {
   // `unsupported`.
   virtual bool knows(std::string_view section) const = 0;
 
-  // A request with sections has arrived. Called on its link's loop, before anything is decoded. The layer
+  // A request with sections has arrived. Called on the session's loop, before anything is decoded. The layer
   // calls `next` once, now or later and on any thread, or fails the call. Layers are called in the reverse
   // order of their installation: the highest first.
   virtual void incoming(std::shared_ptr<IncomingCall> call, Callback next) {
     (void)call;
     next();
   }
-  // A reply with sections has arrived. Called on its link's loop, before the parts of the call (CallPart)
+  // A reply with sections has arrived. Called on the session's loop, before the parts of the call (CallPart)
   // read it.
   virtual void replied(IncomingMessage& message, const AgentId& from) { (void)message, (void)from; }
   // A handler makes a call on behalf of the call that it serves (peer.with(call)).
@@ -47,8 +47,8 @@ class WEFT_EXPORT CallHook {
   // This incarnation of a peer is gone. reason: shut_down if the peer has shut down, otherwise the failure.
   // Any thread; must not block.
   virtual void peer_gone(const AgentId& peer, const Error& reason) { (void)peer, (void)reason; }
-  // The job has declared this incarnation of a peer dead, whether or not the agent was connected to it. The
-  // end of a connection is reported separately. Any thread; must not block.
+  // The job has declared this incarnation of a peer dead, whether or not the agent was connected to it.
+  // peer_gone() is called separately. Any thread; must not block.
   virtual void peer_forgotten(const AgentId& peer, const Error& reason) { (void)peer, (void)reason; }
   // All members of a fixed world have joined, including this one. If this function throws, the wait for the
   // members fails with that exception. Any thread; must not block.
@@ -56,7 +56,7 @@ class WEFT_EXPORT CallHook {
   // A fixed world has lost a member: no more calls are sent. Any thread; must not block.
   virtual void job_failed(const Error& error) { (void)error; }
   // A peer shuts down because its job has failed with this error. Called on the loop of its connection,
-  // before the end of the connection is reported; must not block.
+  // before peer_gone(); must not block.
   virtual void peer_job_failed(const AgentId& peer, const Error& error) { (void)peer, (void)error; }
   // The agent begins to drain. Any thread; must not block.
   virtual void draining() {}

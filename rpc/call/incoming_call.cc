@@ -262,7 +262,7 @@ void IncomingCall::fail(std::exception_ptr error) {
   // an error would hide the loss of the agent, so no failure is sent: the caller sees the end of the
   // connection.
   if (!host_->ended()) carrier_->send_failure(message_->prefix(), failure, std::move(active_));
-  // The failure is sent to the caller first, because the sink may send answers over the same link.
+  // The failure is sent to the caller first, because the sink may send answers in the same session.
   if (sink_ != nullptr) loop_->post([sink = sink_, error] { sink->failed(error); });
 }
 

@@ -117,7 +117,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
 
   // Whether the caller waits for no reply.
   bool is_notification() const { return (message_->prefix().flags & frame_flags::notify) != 0; }
-  // Called when the caller cancels the call, at its deadline, and when the caller is lost. Only the
+  // Called when the caller cancels the call, at its deadline, and when the caller is gone. Only the
   // first call has an effect.
   void cancel() { run_cancel_jobs(); }
   // The caller's id of the call: unique among the calls of the caller's incarnation.

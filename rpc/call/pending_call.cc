@@ -144,11 +144,11 @@ bool PendingCall::refuse_excess() {
 }
 
 void PendingCall::give_up(ErrorKind kind, const std::string& reason) {
-  if (!lose_sent(kind, reason)) return;
+  if (!lose(kind, reason)) return;
   if (const auto target = sent_by_.lock()) target->cancel(id_);
 }
 
-bool PendingCall::lose_sent(ErrorKind kind, const std::string& reason) {
+bool PendingCall::lose(ErrorKind kind, const std::string& reason) {
   const Stage before = stage_.exchange(Stage::over, std::memory_order_acq_rel);
   if (before == Stage::over) return false;
   const bool sent = before == Stage::sent;

@@ -1,9 +1,9 @@
 // PendingCall: a call that was made and has not ended yet. CallbackCall passes its result to a callback,
 // TypedCall to a future.
 //
-// The queue of its route, its session and its timer own the call together. The first of them to finish the
-// call decides its result; later ones have no effect. If all owners release the call without a result, it
-// fails with shut_down. Thread-safety: as stated for each function.
+// The queue of its route, or its session, owns the call; its timer and its cancel sources do not. The first
+// of them to finish the call decides its result; later ones have no effect. If the owner releases the call
+// without a result, it fails with shut_down. Thread-safety: as stated for each function.
 #pragma once
 
 #include <weft/rpc/call/call_context.h>
@@ -63,8 +63,8 @@ class WEFT_EXPORT PendingCall {
   static bool serve(const std::shared_ptr<PendingCall>& call, const CancelSources& sources);
 
   // Sets the call's timer on this loop, the calling one: for the deadline, or, if the call is `connecting`
-  // (waits for a connection), for connect_within() if that is earlier. Replaces the timer before it, which
-  // must be on the same loop; clear_timer() removes it. The timer is cancelled when the call ends.
+  // (waits for a connection), for connect_within() if that is earlier. Replaces the timer before it, on
+  // whichever loop that is; clear_timer() removes it. The timer is cancelled when the call ends.
   static void watch_time(const std::shared_ptr<PendingCall>& call, const std::shared_ptr<Loop>& loop,
                          bool connecting);
   void clear_timer();
@@ -90,11 +90,12 @@ class WEFT_EXPORT PendingCall {
   // Any thread. false: the call had ended before.
   bool finish(Result<Reply> result);
   bool fail(const Error& error) { return finish(error); }
-  // Fails the call. The error's execution() states whether the call was sent.
-  void lose(ErrorKind kind, const std::string& reason) { lose_sent(kind, reason); }
+  // Fails the call. The error's execution() states whether the call was sent. true: the call was in flight,
+  // and had been sent.
+  bool lose(ErrorKind kind, const std::string& reason);
   // Fails with `cause`, or like lose() without one.
   void lose(const std::optional<Error>& cause, ErrorKind kind, const std::string& reason) {
-    cause ? (void)fail(*cause) : lose(kind, reason);
+    cause ? fail(*cause) : lose(kind, reason);
   }
   // Fails the call if it exceeds a limit of outgoing calls, and returns whether it does. The creator must not
   // submit it then.
@@ -113,8 +114,6 @@ class WEFT_EXPORT PendingCall {
  private:
   enum class Stage : std::uint8_t { waiting, sent, over };
   void complete(Result<Reply> result);
-  // Fails the call like lose(). true: the call was in flight, and had been sent.
-  bool lose_sent(ErrorKind kind, const std::string& reason);
 
   const std::shared_ptr<CallAccounts> accounts_;
   const std::uint64_t id_;

@@ -1,4 +1,12 @@
-// Link: handshake, incoming frames, heartbeats, and the end of the connection.
+// The states of a link:
+//
+//   handshake -> spare     the Hello of the peer has arrived
+//   handshake -> lane      it is a lane of another link, as its first frame states
+//   spare     -> in_use    its session uses it
+//   spare     -> retired   its session has chosen it, and then another link
+//   in_use    -> retired   its session has chosen another link, or has ended
+//   retired   -> spare     its session has ended, and the link joins the next one (join_new_session())
+//   any       -> ended     the connection has ended, or has become a lane
 #include <weft/rpc/endpoint/link.h>
 
 #include <weft/rpc/core/while_alive.h>
@@ -60,15 +68,16 @@ void Link::open() {
     if (self.state_ == State::lane) self.become_lane();
   });
   connection->send(std::move(frame));
-  await_handshake();
+  limit_unused_time();
   connection->start(shared_from_this());
 }
 
-// A link that no session uses is one of several connections to the same peer. Its dialler closes it.
-void Link::await_handshake() {
+// Closes the link if its handshake takes too long, or if no session uses it: a surplus connection that its
+// dialler has not closed, or one that its session has left.
+void Link::limit_unused_time() {
   const auto timeout = core_->options().handshake_timeout;
-  handshake_timer_ = loop()->schedule(later(loop()->now(), timeout), [self = shared_from_this(), timeout] {
-    self->handshake_timer_ = 0;
+  unused_timer_ = loop()->schedule(later(loop()->now(), timeout), [self = shared_from_this(), timeout] {
+    self->unused_timer_ = 0;
     const std::string seconds = std::to_string(std::chrono::duration<double>(timeout).count());
     self->close(self->is_ready_
                     ? Error(ErrorKind::peer_lost, "the connection was not used within " + seconds + " s")
@@ -150,6 +159,22 @@ void Link::deliver(InboundFrame&& frame) {
     case FrameKind::lane:
       return lanes_->on_frame(message->lane());
   }
+}
+
+bool Link::awaits(const Prefix& reply) {
+  return !early_.empty() || (state_ == State::in_use && session_->awaits(reply.call_id));
+}
+
+// Only the prefix of the message was read.
+void Link::on_skipped(const Prefix& message) {
+  if (!is_ready_ || state_ == State::ended) return;
+  if (!early_.empty()) return void(early_.emplace_back(message));
+  if (takes(message)) skip(message);
+}
+
+void Link::skip(const Prefix& message) {
+  session_->arrived(message);
+  session_->on_skipped(*this, message);
 }
 
 void Link::on_first_frame(IncomingMessage& message) {
@@ -282,7 +307,7 @@ void Link::become_lane() {
         }
       });
   state_ = State::ended;
-  loop()->cancel(std::exchange(handshake_timer_, 0));
+  loop()->cancel(std::exchange(unused_timer_, 0));
   core_->link_ended(shared_from_this(), nullptr, Error(ErrorKind::aborted, "it has become a lane"));
   connection_ = nullptr;
   lanes_->end();
@@ -294,14 +319,14 @@ void Link::use() {
   if (state_ == State::ended) return;
   state_ = State::in_use;
   was_used_ = true;
-  if (handshake_timer_ != 0) loop()->cancel(std::exchange(handshake_timer_, 0));
+  if (unused_timer_ != 0) loop()->cancel(std::exchange(unused_timer_, 0));
 }
 
 void Link::retire() {
   if (state_ == State::ended) return;
   state_ = State::retired;
   was_used_ = true;
-  if (handshake_timer_ == 0) await_handshake();
+  if (unused_timer_ == 0) limit_unused_time();
 }
 
 void Link::send(OutboundFrame&& frame) {
@@ -402,22 +427,6 @@ void Link::end_incarnation(const Error& reason) {
   finish(reason);
 }
 
-bool Link::awaits(const Prefix& reply) {
-  return !early_.empty() || (state_ == State::in_use && session_->awaits(reply.call_id));
-}
-
-// Only the prefix of the message was read.
-void Link::on_skipped(const Prefix& message) {
-  if (!is_ready_ || state_ == State::ended) return;
-  if (!early_.empty()) return void(early_.emplace_back(message));
-  if (takes(message)) skip(message);
-}
-
-void Link::skip(const Prefix& message) {
-  session_->arrived(message);
-  session_->on_skipped(*this, message);
-}
-
 void Link::log_end(const Error& reason) const {
   const bool usual = reason.kind() == ErrorKind::peer_lost || reason.kind() == ErrorKind::shut_down;
   const std::string way = connection_->describe(), text = way + ": closed: " + reason.what();
@@ -447,7 +456,7 @@ void Link::on_closed(const Error& reason) {
   if (state_ == State::ended) return;
   state_ = State::ended;
   early_.clear();
-  for (Loop::TimerId* timer : {&handshake_timer_, &heartbeat_})
+  for (Loop::TimerId* timer : {&unused_timer_, &heartbeat_})
     if (*timer != 0) loop()->cancel(std::exchange(*timer, 0));
   if (!is_dialled_ && !is_ready_ &&
       (reason.kind() == ErrorKind::permission_denied || reason.kind() == ErrorKind::deadline_exceeded))

@@ -3,7 +3,8 @@
 // Both sides send a Hello at once. When the Hello of the peer has arrived, the link is added to the session
 // with the peer (session.h), which uses one link at a time: the link gives it the frames of calls. The link
 // itself sends heartbeats, and notices a peer that is silent. A link belongs to its connection's loop;
-// functions are called there unless stated otherwise. Owned by LinkTable and by its session.
+// functions are called there unless stated otherwise. Owned by LinkTable, by its session, and by its
+// connection while that is open.
 #pragma once
 
 #include <weft/rpc/call/call_context.h>
@@ -43,7 +44,9 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   const AgentId& peer() const { return peer_; }
   const Protocol& protocol() const { return protocol_; }  // the negotiated protocol
   const std::shared_ptr<const Caller>& caller() const { return caller_; }
-  bool was_used() const { return was_used_; }  // a session has chosen it: it does so once
+  bool was_used() const {
+    return was_used_;
+  }  // its session has used or left it, and does not choose it again
 
   const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }      // any thread
   std::optional<HostPair> hosts() const { return connection_->hosts(); }  // of a link that has not ended
@@ -69,7 +72,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void on_closed(const Error& reason) override;
 
  private:
-  // Each state may change into a later one only.
+  // The table of transitions is in link.cc.
   enum class State : std::uint8_t {
     handshake,  // the peer's Hello, or a lane's first frame, is awaited
     lane,       // it becomes a lane of another link as soon as its own hello was sent
@@ -84,7 +87,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void on_goodbye(const std::optional<Error>& reason);
   void refuse_peer(const Error& reason);  // sends the reason to the peer, and closes
   bool check_user(const std::string& name, const std::string& identity);  // false: not admitted
-  void await_handshake();
+  void limit_unused_time();
   void become_lane();  // turns this connection into a lane of another link, if the hello was sent
   // A `resume` that the session has not seen yet, and what has followed it; a prefix: the frame was skipped.
   struct Resumed {};
@@ -118,7 +121,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::shared_ptr<const Caller> caller_;
   std::shared_ptr<Session> session_;  // null until ready
   std::deque<Early> early_;
-  Loop::TimerId handshake_timer_ = 0, heartbeat_ = 0;
+  Loop::TimerId unused_timer_ = 0, heartbeat_ = 0;
   Heartbeats beats_;
   Clock::time_point beat_due_;
 };

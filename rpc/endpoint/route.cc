@@ -1,14 +1,17 @@
 // The states of a route:
 //
 //   idle       -> dialling    a call waits, connect() was called, or the peer is absent (rejoin())
-//   dialling   -> idle        the peer is connected, or this agent itself was found
+//   dialling   -> idle        this dial has connected the peer, or has found this agent itself; or it has
+//                             failed, and the peer has connected meanwhile, or this agent has ended
 //   dialling   -> pausing     no address has led to the peer
-//   pausing    -> redialling  the pause has ended, and the route is still needed; or a call needs it, and no
-//                             call has failed with the dial before
-//   pausing    -> idle        there are new addresses, the peer has connected, or is absent
-//   redialling -> idle, pausing   as dialling
+//   pausing    -> redialling  the pause has ended, and the route is still needed; or a call or connect()
+//   needs
+//                             it, and no call has failed with the dial before
+//   pausing    -> idle        there are new addresses, the peer has connected or is absent, or this agent
+//   ends redialling -> idle, pausing   as dialling
 //
-// Calls without a session wait in all states, except while the pause refuses them (refuses()).
+// A route that nobody needs stays in `pausing`. Calls without a session wait in all states, except while
+// refuses().
 #include <weft/rpc/endpoint/route.h>
 
 #include <weft/rpc/core/while_alive.h>
@@ -236,23 +239,23 @@ void Route::dial() {
   if (is_needed && is_rejoining_ && !refusal_) failed_dials_ = 0;  // they have concerned no call
   state_ = state_ == State::pausing ? State::redialling : State::dialling;
   const Error nowhere(ErrorKind::not_found, "this agent knows no address of '" + name_ + "'");
-  if (!addresses_.empty()) return dial_all(*core, addresses_, nowhere);
+  if (!addresses_.empty()) return dial_all(*core, nowhere);
   core->routes().find_addresses(name_, [self = shared_from_this(), nowhere](std::vector<Address> found) {
     self->loop()->post([self, nowhere, found = std::move(found)] {
       self->learn(found);
       const auto live = self->core_.lock();
       if (live == nullptr) return self->dial_next(nowhere);
-      self->dial_all(*live, found, nowhere);
+      self->dial_all(*live, nowhere);
     });
   });
 }
 
 // Dials each address, after its companion in shared memory.
-void Route::dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere) {
+void Route::dial_all(const AgentCore& core, const Error& nowhere) {
   untried_.clear();
   outcome_ = {};
   const bool same_host = core.options().same_host && core.options().credentials == nullptr;
-  for (const Address& address : addresses) {
+  for (const Address& address : addresses_) {
     if (same_host && core.transport("shm") != nullptr)
       for (Address& companion : companions_towards(address)) untried_.push_back(std::move(companion));
     untried_.push_back(address);
@@ -293,7 +296,8 @@ bool Route::waits(const PendingCall& call, const AgentCore& core, const Error& r
          loop()->now() < later(call.made(), core.options().handshake_timeout);
 }
 
-// A name without an address is looked up again for each call.
+// Whether calls fail with refusal_ without another dial. A dial that has found no address sets none, so the
+// name is looked up again for each call.
 bool Route::refuses() const { return refusal_ && loop()->now() < not_before_; }
 
 void Route::end_pause() {
@@ -315,12 +319,12 @@ void Route::dial_later() {
 void Route::dial_ended(const Error& reason) {
   place_handed_in();  // calls that were made before this failure also fail
   const bool was_needed = !waiting_.empty() || is_wanted_;
-  state_ = State::idle;
   is_wanted_ = false;
   const auto core = core_.lock();
   // The peer may have connected meanwhile.
-  if (core == nullptr || core->ended() || is_connected()) return fail_waiting(reason);
-  state_ = State::pausing;
+  const bool is_over = core == nullptr || core->ended() || is_connected();
+  state_ = is_over ? State::idle : State::pausing;
+  if (is_over) return fail_waiting(reason);
   ++failed_dials_;
   const auto salt = std::hash<std::string>{}(name_) + failed_dials_;
   not_before_ = later(loop()->now(), backoff_wait(core->options().connect_backoff, failed_dials_,
@@ -466,8 +470,7 @@ void Route::fail(PendingCall& call, const Error& reason) const {
     call.fail(*cause);
     return;
   }
-  call.fail(
-      Error(reason.kind(), peer_name() + ": " + call.method() + ": " + reason.what(), Execution::not_sent));
+  call.fail(Error(reason.kind(), call.title() + ": " + reason.what(), Execution::not_sent));
 }
 
 }  // namespace weft::rpc

@@ -3,8 +3,8 @@
 //
 // Owned by RouteTable and by every Peer handle. A route belongs to one loop; functions are called there
 // unless stated otherwise. A session begins with the first connection. After a failed attempt to connect, the
-// route pauses before the next attempt (AgentOptions::connect_backoff). During the pause calls without a
-// session fail, except calls with CallOptions::wait_for_ready.
+// route pauses before the next attempt (AgentOptions::connect_backoff). If a call has failed with that
+// attempt, calls without a session fail during the pause; waits() has the exceptions.
 #pragma once
 
 #include <weft/rpc/call/pending_call.h>
@@ -37,7 +37,8 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
 
   void submit(std::shared_ptr<PendingCall> call) override;  // any thread
   void cancel(std::shared_ptr<PendingCall> call) override;  // any thread
-  // Connects without a call, once, as soon as the backoff permits. No effect if there is a link. Any thread.
+  // Connects without a call, once, as soon as the pause permits. No effect if the session is connected. Any
+  // thread.
   void connect();
   // The state of the connection, which may change at any time. Any thread.
   enum class Reach : std::uint8_t {
@@ -48,7 +49,6 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   };
   Reach reach() const;
 
-  // The following functions are called on the loop, unless stated otherwise.
   const Address& dialled() const { return dialled_; }  // the address of the latest dial
   // The calls that wait for a connection.
   const std::deque<std::shared_ptr<PendingCall>>& waiting() const { return waiting_; }
@@ -78,7 +78,7 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   std::shared_ptr<Route> own() const;
   std::shared_ptr<Session> session_for(const PendingCall& call) const WEFT_REQUIRES(mutex_);
   void dial();
-  void dial_all(const AgentCore& core, const std::vector<Address>& addresses, const Error& nowhere);
+  void dial_all(const AgentCore& core, const Error& nowhere);
   void dial_next(const Error& last);
   void note_failure(const std::exception& error);
   void dial_ended(const Error& reason);  // called when no address is left

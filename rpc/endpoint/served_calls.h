@@ -27,6 +27,7 @@ class WEFT_EXPORT ServedCalls {
   explicit ServedCalls(AgentCore& core);  // core: the agent, which outlives this object
 
   // A request has arrived. admitted: the connection has reserved its bytes. waits: it waits in any case.
+  // accepted: the number of frames that the session has accepted, this one included.
   // Throws protocol_error if its id is in use. Returns whether it counts (MethodEntry::background).
   bool accept(Source source, std::shared_ptr<IncomingMessage> message, bool admitted, bool waits,
               std::uint64_t accepted);

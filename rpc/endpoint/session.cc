@@ -3,19 +3,20 @@
 //   unconnected -> moving       a connection is chosen, or is to be used, on another loop
 //   unconnected -> joining      the chooser has stated the connection, and waits for the answer
 //   unconnected -> connected    the peer's choice is answered; or the session is not kept
-//   unconnected -> absent       the last connection has ended before it was used
 //   moving      -> joining, connected   the session has arrived on the loop of the connection
 //   joining     -> connected    the answer has arrived
-//   joining     -> moving, joining      the chooser prefers another connection
-//   joining     -> unconnected  the chosen connection has ended, and others are left
-//   joining     -> absent       the chosen connection has ended, and it was the last
-//   connected   -> moving, joining, connected   another connection was chosen
-//   connected   -> unconnected  the connection has ended, and others are left
-//   connected   -> absent       the connection has ended, and it was the last
+//   joining     -> moving, joining      the chooser prefers another connection, the other agent asks for one,
+//                               or the chosen one has ended
+//   connected   -> moving, joining, connected   the same; or the chooser has chosen another connection
+//   connected   -> unconnected  the connection of the other agent has ended, and it asks over another
+//   unconnected, joining, connected -> absent   the connection has ended, none is left that can be chosen,
+//   and
+//                               the peer may return
 //   absent      -> unconnected  the peer has connected again
-//   any         -> over         the peer is gone, or this agent ends
+//   any         -> over         the peer is gone or has ended the session, a limit, or this agent ends
 //
-// Calls are held in all states but `connected`, in which they are sent.
+// Calls are held in unconnected, moving, joining and absent (in which those with fail_fast fail), are sent in
+// connected as credit permits, and fail in over.
 #include <weft/rpc/endpoint/session.h>
 
 #include <weft/rpc/core/while_alive.h>
@@ -193,7 +194,7 @@ void Session::take(const std::shared_ptr<Link>& link, std::uint64_t epoch, std::
 
 // The chooser states its choice, and waits for the answer; the other agent answers.
 void Session::begin_use() {
-  if (link_ == nullptr || (state_ != State::unconnected && state_ != State::moving)) return;
+  if (state_ == State::over) return;  // the jobs of a session that has ended run, too
   if (is_kept_) link_->send(OutgoingMessage::resume({number_, epoch_, accepted_, is_chooser_ && is_new_}));
   if (is_kept_ && is_chooser_) {
     state_ = State::joining;
@@ -335,10 +336,10 @@ void Session::lost(std::shared_ptr<Link> link, const Error& reason, bool may_ret
     if (self->state_ == State::over) return;
     if (link == self->link_) {
       self->leave_link();
-      self->look_for_connection(reason, may_return);
-    } else if (self->link_ == nullptr && self->state_ != State::absent) {
-      self->look_for_connection(reason, may_return);  // a question may be lost with the link
+    } else if (self->link_ != nullptr || self->state_ == State::absent) {
+      return;
     }
+    self->look_for_connection(reason, may_return);  // a question may also be lost with the link
   });
 }
 
@@ -412,7 +413,8 @@ void Session::enter(std::shared_ptr<PendingCall> call) {
   const bool is_open = state_ == State::connected;
   if (call->deadline() || (!is_open && call->connect_within()))
     PendingCall::watch_time(call, loop(), !is_open);
-  is_open&& calls_.may_send(*call) ? dispatch(call) : calls_.hold(std::move(call));
+  if (is_open && calls_.may_send(*call)) return dispatch(call);
+  calls_.hold(std::move(call));
 }
 
 // The peer is gone. A call that was not sent, and that waits until its peer is ready, waits for the next
@@ -436,12 +438,12 @@ void Session::dispatch_held() {
 void Session::dispatch(const std::shared_ptr<PendingCall>& call) {
   std::optional<PendingCall::Sealed> sealed;
   try {
-    sealed = call->take_frame(call, *link_->loop(),
-                              {.sent_by = weak_from_this(), .peer = peer_, .accepted = accepted_});
+    sealed =
+        call->take_frame(call, *loop(), {.sent_by = weak_from_this(), .peer = peer_, .accepted = accepted_});
     if (!sealed) return;
     check_fits(sealed->frame);
   } catch (const Error& error) {
-    call->fail(Error(error.kind(), call->method() + ": " + error.what(), Execution::not_sent));
+    call->fail(Error(error.kind(), call->title() + ": " + error.what(), Execution::not_sent));
     return;
   } catch (...) {
     call->finish(std::current_exception());
@@ -459,6 +461,7 @@ void Session::dispatch(const std::shared_ptr<PendingCall>& call) {
   const bool counts = !call->background();
   if (counts) count(requests_sent_);
   unacknowledged_.frames = unacknowledged_.bytes = 0;  // the request acknowledges what was accepted
+  // Without note_kept(): the bytes matter once the connection is lost, and fail_fast_calls() notes them then.
   const std::uint64_t number = frames_.keep({.frame = std::move(frame),
                                              .kind = FrameKind::request,
                                              .call_id = call->id(),

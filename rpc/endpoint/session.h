@@ -32,8 +32,8 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
           bool is_kept, std::uint64_t number);
   ~Session();
 
-  // The bytes of replies that may be in flight, as far as these limits are concerned: more than this side
-  // leaves unacknowledged.
+  // The bytes of unacknowledged replies that this side accepts (HelloInfo::max_replies): more than it leaves
+  // unacknowledged.
   static std::uint64_t replies_in_flight(const Limits& limits);
 
   // The peer, and whether frames are kept until the peer has acknowledged them. Both are constant.
@@ -172,9 +172,9 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   // Frames of the peer that are accepted and not acknowledged. is_posted: an acknowledgement follows at the
   // end of the loop's turn. timer: it follows then.
   struct {
-    std::uint64_t frames = 0, bytes = 0;  // as above
-    bool is_posted = false;               // as above
-    Loop::TimerId timer = 0;              // 0: none
+    std::uint64_t frames = 0, bytes = 0;
+    bool is_posted = false;
+    Loop::TimerId timer = 0;  // 0: none
   } unacknowledged_;
 };
 

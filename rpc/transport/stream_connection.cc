@@ -15,9 +15,10 @@
 //   idle, due -> blocked     the stream takes no more bytes
 //   blocked -> idle          the stream is writable
 //
-// While frames are delivered, replies are held back and written together afterwards (write_held_back). A
-// frame leaves queue_ when its part on the stream has been written. Then it waits for its attachments: in
-// unacknowledged_ for the receiver to copy its bulk, in on_lanes_ for the lanes. Its `sent` runs after that.
+// While frames are delivered, frames that are sent are held back and written together afterwards
+// (write_held_back). A frame leaves queue_ when its part on the stream has been written. Then it waits for
+// its attachments: in unacknowledged_ for the receiver to copy its bulk, in on_lanes_ for the lanes. Its
+// `sent` runs after that.
 //
 // Closing: finish() writes the rest, closes its direction of the stream, and discards what it reads until the
 // other side closes, too. be_patient() restarts the timeout whenever there is progress.
@@ -36,8 +37,8 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::size_t max_spans = 64;  // of one write; the maximum of one system call in Asio
-// After this many replies, they are written before the rest of the received frames is delivered, so that the
-// other side can process them in the meantime.
+// After this many frames that were held back, they are written before the rest of the received frames is
+// delivered, so that the other side can process them in the meantime.
 constexpr std::size_t max_held_back = 16;
 constexpr int max_reads_a_turn = 16;               // then other connections on the loop run
 constexpr auto timeout = std::chrono::seconds{2};  // of a finishing connection that makes no progress

@@ -47,7 +47,7 @@ WEFT_EXPORT std::vector<std::uint64_t> check_header(const Prefix& prefix,
                                                     std::span<const std::byte> header, const Limits& limits);
 
 // Throws resource_exhausted if the frame exceeds `limits` of its receiver: sending it would close the
-// connection and fail all other calls on it. whose: the word before "limit" in the error.
+// connection and fail all other calls of its session. whose: the word before "limit" in the error.
 WEFT_EXPORT void check_outgoing(const OutboundFrame& frame, const Limits& limits, const char* whose = "the");
 
 }  // namespace weft::rpc

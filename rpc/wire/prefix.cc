@@ -96,8 +96,6 @@ void remove_flag(std::span<std::byte> head, std::uint16_t flag) {
   set_flags(head, static_cast<std::uint16_t>(flags_of(head) & ~flag));
 }
 
-bool has_flag(std::span<const std::byte> head, std::uint16_t flag) { return (flags_of(head) & flag) != 0; }
-
 std::uint32_t frame_checksum(std::span<const std::byte, Prefix::size> prefix,
                              std::span<const std::byte> header) {
   std::array<std::byte, Prefix::size> cleared;

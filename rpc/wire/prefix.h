@@ -77,7 +77,6 @@ WEFT_EXPORT bool begins_like_tls(std::span<const std::byte> bytes);
 // Change or read a flag of an encoded frame. head: its prefix, followed by its header.
 WEFT_EXPORT void add_flag(std::span<std::byte> head, std::uint16_t flag);
 WEFT_EXPORT void remove_flag(std::span<std::byte> head, std::uint16_t flag);
-WEFT_EXPORT bool has_flag(std::span<const std::byte> head, std::uint16_t flag);
 
 // The checksum of a frame with this encoded prefix and header; the prefix's checksum field counts as zero.
 WEFT_EXPORT std::uint32_t frame_checksum(std::span<const std::byte, Prefix::size> prefix,
