@@ -22,7 +22,7 @@ CONTINUED = re.compile(r"\n[ \t]*(?://|#)?[ \t]*")  # a sentence that continues 
 
 
 def pages(root=ROOT):
-    return [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((root / "docs").rglob("*.md"))
+    return [root / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")] + sorted((root / "docs").rglob("*.md"))
 
 
 def prose(text):

@@ -24,7 +24,7 @@ SPAN = re.compile(r'(<span class="o">::</span>)?<span class="n[cf]?">([A-Z]\w+)<
 
 def source_pages():
     """Paths below the root of the pages that people write."""
-    return [pathlib.Path(name) for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(
+    return [pathlib.Path(name) for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")] + sorted(
         path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md"))
 
 
