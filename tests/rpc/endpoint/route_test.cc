@@ -2,6 +2,7 @@
 // for a connection.
 #include <weft/rpc/endpoint/route.h>
 
+#include <weft/rpc/endpoint/sessions.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/testing/simulation/sim_agent.h>
 #include <weft/rpc/testing/simulation/sim_transport.h>
@@ -212,6 +213,34 @@ TEST_F(RouteTest, ConnectsWithoutACall) {
   bert.calls().route()->connect();
   world.run_for(1s);
   EXPECT_EQ(bert.calls().route()->reach(), Route::Reach::connected);
+}
+
+TEST_F(RouteTest, ConnectsNoMoreOnceThePeerHasReturned) {
+  Agent& carl = start("carl", {}, {.interval = 0s, .timeout = 10min});
+  start("bert", {}, {.interval = 0s, .timeout = 10min});
+  const Peer peer = carl.connect("sim://bert");
+  EXPECT_EQ(world.got(peer.call<&Desk::twice>(1)), 2);
+  test::lose_connections(carl);
+  EXPECT_TRUE(world.run_until([&] { return peer.calls().route()->reach() != Route::Reach::connected; }, 1s));
+  EXPECT_EQ(world.got(peer.call<&Desk::twice>(2)), 4);
+  world.run_for(1s);
+  connects["carl"]->at.clear();
+  peer.calls().route()->connect();
+  world.run_for(1s);
+  EXPECT_TRUE(connects["carl"]->at.empty());
+}
+
+// The backoff after attempts that no call has caused.
+TEST_F(RouteTest, TheFirstCallAfterAnAbsenceConnectsAtOnce) {
+  Agent& carl = start("carl", {}, {.interval = 0s, .timeout = 10min});
+  Agent& bert = start("bert");
+  const Peer peer = carl.connect("sim://bert");
+  EXPECT_EQ(world.got(peer.call<&Desk::twice>(1)), 2);
+  const AgentId before = bert.id();
+  world.crash(*world.find("bert"), test::SimCrash::process);
+  EXPECT_TRUE(world.run_until([&] { return carl.core()->sessions().is_gone(before); }, 1s));
+  start("bert");
+  EXPECT_EQ(world.got(peer.call<&Desk::twice>(2)), 4);
 }
 
 TEST_F(RouteTest, APartitionEndsAnAttemptAfterTheConnectTimeout) {

@@ -10,9 +10,10 @@ SentFrames::Frame frame(FrameKind kind, std::uint64_t id) {
   return {.frame = OutgoingMessage::plain(FrameKind::cancel, id), .kind = kind, .call_id = id};
 }
 
-std::uint64_t id_of(const OutboundFrame& frame) {
-  return decode(std::span<const std::byte, Prefix::size>(frame.head.data(), Prefix::size), Limits{}).call_id;
+Prefix prefix_of(const OutboundFrame& frame) {
+  return decode(std::span<const std::byte, Prefix::size>(frame.head.data(), Prefix::size), Limits{});
 }
+std::uint64_t id_of(const OutboundFrame& frame) { return prefix_of(frame).call_id; }
 
 TEST(SentFramesTest, AreSentAgainInTheirOrderUntilTheyAreAcknowledged) {
   SentFrames frames;
@@ -58,6 +59,19 @@ TEST(SentFramesTest, AWithdrawnRequestKeepsItsNumber) {
   frames.acknowledge(1);
   frames.withdraw(0);  // too late
   EXPECT_EQ(id_of(frames.next()), 8U);
+}
+
+// The earlier connection may still send the head, and may have set the flag.
+TEST(SentFramesTest, AFrameThatIsSentAgainHasAnotherHeadWithoutTheFlagForLanes) {
+  SentFrames frames;
+  frames.keep(frame(FrameKind::reply, 1));
+  OutboundFrame first = frames.next();
+  add_flag(first.head.bytes(), frame_flags::on_lanes);
+  frames.rewind();
+  const OutboundFrame again = frames.next();
+  EXPECT_NE(again.head.data(), first.head.data());
+  EXPECT_EQ(prefix_of(first).flags, frame_flags::on_lanes);
+  EXPECT_EQ(prefix_of(again).flags, 0);
 }
 
 TEST(SentFramesTest, WhatFollowsTheSendingRunsOnce) {

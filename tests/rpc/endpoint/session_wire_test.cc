@@ -3,6 +3,8 @@
 #include <weft/rpc/endpoint/session.h>
 #include <weft/rpc/endpoint/sessions.h>
 
+#include <algorithm>
+
 #include "tests/support/cluster.h"
 #include "tests/support/raw_peer.h"
 
@@ -47,8 +49,9 @@ class Desk {
     held->complete(Result<std::int64_t>(number));
   }
 
-  using Service = rpc::Service<"desk", Method<"note", &Desk::note, non_blocking>,
-                               Method<"hold", &Desk::hold, non_blocking>>;
+  using Service =
+      rpc::Service<"desk", Method<"note", &Desk::note, non_blocking>,
+                   Method<"hold", &Desk::hold, non_blocking>, Method<"answer", &Desk::answer, non_blocking>>;
   std::atomic<int> cancelled{0};
 
  private:
@@ -57,17 +60,21 @@ class Desk {
   std::shared_ptr<Promise<std::int64_t>> held_;
 };
 
+Buffer page(std::int64_t bytes) { return Buffer::allocate(static_cast<std::size_t>(bytes)); }
+using Page = Function<"page", &page>;
+
 // A connection of a peer that has seen the agent's hello. "hand" chooses the connection, because its name is
 // below "node"; with "zoe", the agent does.
 class Connection {
  public:
   // max_replies: of the hello.
-  explicit Connection(Agent& agent, const std::string& name = "hand", std::uint64_t max_replies = 0)
+  explicit Connection(Agent& agent, const std::string& name = "hand", std::uint64_t incarnation = 7,
+                      std::uint64_t max_replies = 0)
       : socket_(Socket::connected(agent.addresses().front())) {
     HelloInfo hello;
     hello.features = features::sessions;
     hello.name = name;
-    hello.incarnation = 7;
+    hello.incarnation = incarnation;
     hello.max_replies = max_replies;
     socket_.send(test::bytes_of(OutgoingMessage::hello(hello)));
     EXPECT_EQ(next()->prefix.kind, FrameKind::hello);
@@ -132,6 +139,19 @@ class SessionWire : public testing::Test {
     agent_.serve(desk_);
   }
   std::shared_ptr<Session> session() { return agent_.core()->sessions().find(hand_); }
+  // A layer's notification.
+  Future<void> notify(const Buffer& bytes) {
+    OutgoingCall call = agent_.peer("hand").calls().make("desk.keep", 1);
+    call.notify = true;
+    call.begin();
+    Codec<Buffer>::encode(call.message().argument(0), bytes);
+    call.end();
+    auto ended = std::make_shared<Promise<void>>();
+    auto future = ended->future();
+    agent_.peer("hand").calls().start(
+        std::move(call), [ended](Result<PendingCall::Reply>) { ended->complete(Result<void>{}); });
+    return future;
+  }
 
   const AgentId hand_{"hand", 7};
   std::shared_ptr<Desk> desk_ = std::make_shared<Desk>();
@@ -297,6 +317,58 @@ TEST_F(SessionWire, AQuestionWithoutASessionEndsTheOldOne) {
   next.expect_reply(1);
 }
 
+// The peer has lost the chosen connection, or has ended its session, before its answer has arrived.
+TEST_F(SessionWire, AQuestionInsteadOfAnAnswerMovesTheChoice) {
+  Connection first(agent_, "zoe");
+  const ResumeInfo choice = first.resumed();
+  Connection second(agent_, "zoe");
+  second.resume({.session = choice.session, .epoch = 1});
+  EXPECT_EQ(second.resumed().epoch, 2U);
+  Connection third(agent_, "zoe");
+  third.resume({});
+  EXPECT_EQ(third.resumed().epoch, 3U);
+  third.resume({.session = choice.session, .epoch = 3});
+  third.request("desk.note", 1, 1);
+  third.expect_reply(1);
+}
+
+// Otherwise the peer would rely on a connection that is half open.
+TEST_F(SessionWire, AnAgentThatHasEndedItsSessionStatesThis) {
+  Connection first(agent_);
+  first.choose(1, 0);
+  agent_.core()->lose(hand_, Error(ErrorKind::peer_lost, "the test lost it"));
+  first.expect_end();
+  Connection second(agent_);
+  const auto question = second.next();
+  ASSERT_TRUE(question && question->prefix.kind == FrameKind::resume);
+  const ResumeInfo info = IncomingMessage(*question, Limits{}).resume();
+  EXPECT_EQ(info.session + info.epoch + info.accepted, 0U);
+  second.resume({.session = 1, .epoch = 2});
+  EXPECT_EQ(second.resumed().session, 0U);
+}
+
+TEST_F(SessionWire, AConnectionThatThePeerHasLeftCloses) {
+  Agent hasty({.name = "node",
+               .listen = {"tcp://127.0.0.1:0"},
+               .same_host = false,
+               .handshake_timeout = std::chrono::milliseconds{500},
+               .log = [](const LogRecord&) {}});
+  Connection first(hasty);
+  first.choose(1, 0);
+  Connection second(hasty);
+  second.choose(2, 0);
+  first.expect_end();
+}
+
+TEST_F(SessionWire, AGoodbyeOverAConnectionThatWasLeftCounts) {
+  Connection first(agent_);
+  first.choose(1, 0);
+  Connection second(agent_);
+  second.choose(2, 0);
+  first.send(test::bytes_of(OutgoingMessage::goodbye(std::nullopt)));
+  eventually("the peer is leaving", [&] { return session()->is_leaving(); });
+}
+
 TEST_F(SessionWire, AnAcknowledgementOfUnsentFramesClosesTheConnection) {
   Connection peer(agent_);
   peer.choose(1, 0);
@@ -310,6 +382,29 @@ TEST_F(SessionWire, AChoiceThatAcknowledgesUnsentFramesClosesTheConnection) {
   Connection peer(agent_);
   peer.resume({.session = 1, .epoch = 1, .accepted = 3, .is_new = true});
   peer.expect_end();
+}
+
+TEST_F(SessionWire, AChoiceThatAcknowledgesFewerFramesThanBeforeClosesTheConnection) {
+  Connection first(agent_);
+  first.choose(1, 0);
+  for (const std::uint64_t id : {1, 2}) first.request("desk.note", 10, id);
+  for (const std::uint64_t id : {1, 2}) first.expect_reply(id);
+  first.send(plain(FrameKind::received, 2));
+  eventually("both are released", [&] { return session()->kept_bytes() == 0; });
+  Connection second(agent_);
+  second.resume({.session = 1, .epoch = 2, .accepted = 1});
+  second.expect_end();
+}
+
+// A large reply that no call awaits is read without being stored.
+TEST_F(SessionWire, AFrameThatIsSkippedCounts) {
+  Connection first(agent_);
+  first.choose(1, 0);
+  first.send(reply(Buffer::allocate(2 << 20), 77));
+  first.request("desk.note", 10, 1);
+  first.expect_reply(1);
+  Connection second(agent_);
+  EXPECT_EQ(second.choose(2, 1).accepted, 2U);
 }
 
 TEST_F(SessionWire, ARequestAcknowledgesTheFramesThatItsSenderHasAccepted) {
@@ -333,25 +428,33 @@ TEST_F(SessionWire, ARequestAcknowledgesTheFramesThatItsSenderHasAccepted) {
 TEST_F(SessionWire, ANotificationCompletesOnceItsAttachmentsAreReleased) {
   Connection peer(agent_);
   peer.choose(1, 0);
-  const auto notify = [&](std::size_t size) {
-    OutgoingCall call = agent_.peer("hand").calls().make("desk.keep", 1);
-    call.notify = true;
-    call.begin();
-    Codec<Buffer>::encode(call.message().argument(0), filled(size));
-    call.end();
-    auto ended = std::make_shared<Promise<void>>();
-    auto future = ended->future();
-    agent_.peer("hand").calls().start(
-        std::move(call), [ended](Result<PendingCall::Reply>) { ended->complete(Result<void>{}); });
-    return future;
-  };
-  auto small = notify(2000), large = notify(1 << 20);
+  auto small = notify(filled(2000)), large = notify(filled(1 << 20));
   EXPECT_EQ(peer.next()->prefix.kind, FrameKind::request);
   got(std::move(small));  // without an acknowledgement
   EXPECT_EQ(peer.next()->prefix.kind, FrameKind::request);
   EXPECT_FALSE(large.ready());
   peer.send(plain(FrameKind::received, 2));
   got(std::move(large));
+}
+
+// The program may change the memory of a notification that has completed, though the peer has not accepted
+// it.
+TEST_F(SessionWire, ANotificationIsSentAgainAsItWas) {
+  Buffer lent = filled(2000);
+  const Buffer before = Buffer::copy(lent.bytes());
+  {
+    Connection first(agent_);
+    first.choose(1, 0);
+    got(notify(lent));
+    EXPECT_EQ(first.next()->prefix.kind, FrameKind::request);
+  }
+  std::fill(lent.bytes().begin(), lent.bytes().end(), std::byte{0});
+  Connection second(agent_);
+  EXPECT_EQ(second.resumed().epoch, 1U);
+  second.choose(2, 0);
+  const auto again = second.next_but_received();
+  ASSERT_TRUE(again && again->attachments.size() == 1);
+  EXPECT_TRUE(std::ranges::equal(again->attachments.front().bytes(), before.bytes()));
 }
 
 // A program's notification completes when the callee has accepted it, and fails if it never will.
@@ -385,6 +488,19 @@ TEST_F(SessionWire, AFrameThatAsksForItIsAcknowledgedAtOnce) {
   EXPECT_EQ(frame->prefix.call_id, 1U);
 }
 
+// The handler of the notification answers an earlier call, whose reply acknowledges that call alone.
+TEST_F(SessionWire, AReplyDoesNotReplaceTheAcknowledgementOfALaterFrame) {
+  Connection peer(agent_);
+  peer.choose(1, 0);
+  peer.request("desk.hold", 10, 1);
+  peer.request("desk.answer", 10, 2, frame_flags::notify | frame_flags::acknowledge);
+  EXPECT_EQ(peer.next()->prefix.kind, FrameKind::reply);
+  const auto frame = peer.next();
+  ASSERT_TRUE(frame);
+  EXPECT_EQ(frame->prefix.kind, FrameKind::received);
+  EXPECT_EQ(frame->prefix.call_id, 2U);
+}
+
 // The end of a notification makes a call while the frames that follow it are about to be sent again.
 TEST_F(SessionWire, CallsThatAnAcknowledgementCausesFollowTheFramesBeforeThem) {
   const Peer to_peer = agent_.peer("hand");
@@ -408,6 +524,23 @@ TEST_F(SessionWire, CallsThatAnAcknowledgementCausesFollowTheFramesBeforeThem) {
   }
   EXPECT_EQ(got(std::move(second_call)), 2);
   EXPECT_EQ(got(std::move(third_call)), 3);
+}
+
+// So does the end of the session.
+TEST_F(SessionWire, AnAcknowledgementMayCauseTheEndOfTheSession) {
+  {
+    Connection first(agent_);
+    first.choose(1, 0);
+    agent_.peer("hand").notify<&Desk::note>(1).then(
+        [&](Result<void>&&) { agent_.core()->lose(hand_, Error(ErrorKind::peer_lost, "the test lost it")); });
+    EXPECT_EQ(first.next()->prefix.kind, FrameKind::request);
+  }
+  Connection second(agent_);
+  EXPECT_EQ(second.resumed().epoch, 1U);
+  second.resume({.session = 1, .epoch = 2, .accepted = 1});
+  while (second.next()) {
+  }
+  EXPECT_FALSE(agent_.core()->sessions().knows(hand_));
 }
 
 // A cancellation takes the place of a request that waits to be sent again.
@@ -441,7 +574,7 @@ TEST_F(SessionWire, ARequestThatWasCancelledDuringAnAbsenceIsNotSentAgain) {
 
 // A peer that acknowledges nothing, and that accepts few bytes of replies.
 TEST_F(SessionWire, RefusalsThatThePeerDoesNotAcknowledgeAreLimited) {
-  Connection peer(agent_, "hand", 1);
+  Connection peer(agent_, "hand", 7, 1);
   peer.choose(1, 0);
   auto drained = agent_.drain(std::chrono::minutes{1});
   EXPECT_EQ(peer.next()->prefix.kind, FrameKind::goodbye);
@@ -496,6 +629,127 @@ TEST_F(SessionWire, OnlyTheLatestIncarnationsThatTheJobHasLostAreRefused) {
   accepted.choose(1, 0);
   accepted.request("desk.note", 10, 1);
   accepted.expect_reply(1);
+}
+
+TEST_F(SessionWire, CallsThatFailFastDoNotWaitForAnotherConnection) {
+  std::optional<Connection> first(agent_);
+  first->choose(1, 0);
+  const Peer to_peer = agent_.peer("hand").with({.fail_fast = true});
+  auto call = to_peer.call<&Desk::note>(1);
+  auto notification = to_peer.notify<&Desk::note>(2);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(first->next()->prefix.kind, FrameKind::request);
+  Connection second(agent_);
+  eventually("both are open", [&] { return agent_.counts().connections == 2; });
+  first.reset();
+  EXPECT_EQ(test::kind_of([&] { return got(std::move(call)); }), ErrorKind::peer_lost);
+  EXPECT_EQ(test::kind_of([&] { got(std::move(notification)); }), ErrorKind::peer_lost);
+  EXPECT_EQ(second.resumed().epoch, 1U);
+  second.choose(2, 0);
+  for (const FrameKind kind : {FrameKind::cancel, FrameKind::request, FrameKind::cancel}) {
+    const auto frame = second.next_but_received();
+    ASSERT_TRUE(frame);
+    EXPECT_EQ(frame->prefix.kind, kind) << "the call is not sent again";
+  }
+}
+
+// The later incarnation seemed to have replaced it.
+TEST_F(SessionWire, AnIncarnationThatOutlivesALaterOneIsReached) {
+  Connection earlier(agent_);
+  earlier.choose(1, 0);
+  Connection later(agent_, "hand", 8);
+  later.choose(1, 0);
+  const auto expect_call = [&](const Peer& to_peer) {
+    auto call = to_peer.call<&Desk::note>(1);
+    const auto frame = earlier.next_but_received();
+    ASSERT_TRUE(frame);
+    EXPECT_EQ(frame->prefix.kind, FrameKind::request);
+    earlier.send(reply(std::int64_t{1}, frame->prefix.call_id));
+    EXPECT_EQ(got(std::move(call)), 1);
+  };
+  expect_call(agent_.peer("hand").only(hand_));
+  later.send(test::bytes_of(OutgoingMessage::goodbye(Error(ErrorKind::unavailable, "it ends"))));
+  later.expect_end();
+  eventually("its session has ended", [&] { return !agent_.core()->sessions().knows(AgentId{"hand", 8}); });
+  expect_call(agent_.peer("hand"));
+}
+
+TEST_F(SessionWire, ACallToOneIncarnationIsNotSentToAnother) {
+  auto call = agent_.peer("hand").only(hand_).with({.wait_for_ready = true}).call<&Desk::note>(1);
+  Connection other(agent_, "hand", 8);
+  other.choose(1, 0);
+  const auto error = error_of([&] { got(std::move(call)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
+  EXPECT_EQ(error->execution(), Execution::not_sent);
+}
+
+// Job::quiesce() compares this number.
+TEST_F(SessionWire, TheRequestsOfAnEndedSessionAreCounted) {
+  Connection peer(agent_);
+  peer.choose(1, 0);
+  peer.request("desk.note", 10, 1);
+  peer.expect_reply(1);
+  const Sessions& sessions = agent_.core()->sessions();
+  EXPECT_EQ(sessions.requests_with({"hand"}).received, 1U);
+  agent_.core()->lose(hand_, Error(ErrorKind::peer_lost, "the test lost it"));
+  EXPECT_EQ(sessions.requests_with({"hand"}).received, 0U);
+  EXPECT_EQ(sessions.requests_with({}).ever, 1U);
+}
+
+// An agent that keeps at most 8 MiB of replies.
+AgentOptions narrow() {
+  AgentOptions options{.name = "node",
+                       .listen = {"tcp://127.0.0.1:0"},
+                       .same_host = false,
+                       .heartbeat = {.interval = {}, .timeout = std::chrono::hours{1}},
+                       .log = [](const LogRecord&) {}};
+  options.limits.in_flight = options.limits.in_flight_total = 8 << 20;
+  return options;
+}
+
+TEST_F(SessionWire, APeerForWhichTooMuchIsKeptIsNotAwaited) {
+  Agent agent(narrow());
+  agent.serve<Page>();
+  {
+    Connection peer(agent);
+    peer.choose(1, 0);
+    peer.request("page", 9 << 20, 1);
+    peer.expect_reply(1);
+  }
+  eventually("its session has ended", [&] { return !agent.core()->sessions().knows(hand_); });
+}
+
+// Credit bounds neither refusals nor the frames that return the credit of notifications.
+TEST_F(SessionWire, APeerThatAcknowledgesNothingIsNotAnsweredForever) {
+  for (const std::uint16_t flags : {std::uint16_t{0}, frame_flags::notify}) {
+    AgentOptions options = narrow();
+    options.limits.calls = 1;
+    Agent agent(options);
+    agent.serve<Page>();
+    Connection peer(agent);
+    peer.choose(1, 0);
+    peer.request("page", 9 << 20, 1);
+    peer.expect_reply(1);
+    for (std::uint64_t id = 2; id < 4200; ++id) peer.request("page", 1, id, flags);
+    while (peer.next()) {
+    }
+    EXPECT_FALSE(agent.core()->sessions().knows(hand_));
+  }
+}
+
+// Calls whose replies are awaited may depend on their streams.
+TEST_F(SessionWire, UnacknowledgedRepliesDelayAllRequestsButThoseOfStreams) {
+  Agent agent(narrow());
+  agent.serve<Page>();
+  Connection peer(agent);
+  peer.choose(1, 0);
+  peer.request("page", 9 << 20, 1);
+  peer.expect_reply(1);
+  peer.request("page", 1, 2);
+  peer.request("weft.stream.close", 1, 3);
+  peer.expect_reply(3);
+  peer.send(plain(FrameKind::received, 2));
+  peer.expect_reply(2);
 }
 
 // The peer continues a session that this agent has ended, and that it no longer remembers.

@@ -31,8 +31,9 @@ class SessionsTest : public testing::Test {
     agent_.shut_down();
     loop_->drop();
   }
-  std::shared_ptr<Session> open(const AgentId& peer, const std::string& identity = {}, bool is_kept = true) {
-    return sessions_.open(peer, identity, {}, is_kept, [&](std::uint64_t number) {
+  std::shared_ptr<Session> open(const AgentId& peer, const std::string& identity = {}, bool is_kept = true,
+                                const ProcessId& process = {}) {
+    return sessions_.open(peer, identity, process, is_kept, [&](std::uint64_t number) {
       return std::make_shared<Session>(agent_.core(), peer, loop_, HelloInfo{}, is_kept, number);
     });
   }
@@ -107,6 +108,13 @@ TEST_F(SessionsTest, OnlyTheSameIdentityContinuesASession) {
   }
 }
 
+TEST_F(SessionsTest, AnIdentityThatIsProvenLaterBelongsToTheSession) {
+  const AgentId peer{"worker", 5};
+  open(peer);
+  open(peer, "uid:1");
+  EXPECT_EQ(kind_of([&] { open(peer, "uid:2"); }), ErrorKind::permission_denied);
+}
+
 TEST_F(SessionsTest, OnlyTheLatestLostPeersAreRemembered) {
   for (std::uint64_t n = 0; n <= max_lost_remembered; ++n) {
     open_used(100 + n);
@@ -128,6 +136,21 @@ TEST_F(SessionsTest, OnlyTheLatestLostPeersThatNeverUsedTheirSessionAreRemembere
   EXPECT_TRUE(sessions_.is_gone({"peer", 101}));
   EXPECT_EQ(sessions_.agent_of(100), std::nullopt);
   EXPECT_TRUE(sessions_.is_gone({"peer", 99})) << "it had used its session";
+}
+
+TEST_F(SessionsTest, APeerThatReturnsIsForgottenAndRememberedLikeTheOthers) {
+  const AgentId peer{"peer", 100};
+  open_used(100);
+  sessions_.close(peer);
+  open_used(100);
+  EXPECT_TRUE(sessions_.is_gone(peer));
+  for (std::uint64_t n = 1; n <= max_lost_remembered; ++n) {
+    open_used(100 + n);
+    sessions_.close({"peer", 100 + n});
+  }
+  EXPECT_FALSE(sessions_.is_gone(peer));
+  sessions_.close(peer);
+  EXPECT_TRUE(sessions_.is_gone(peer));
 }
 
 TEST_F(SessionsTest, TheNumberOfAbsentPeersIsLimited) {
@@ -180,6 +203,31 @@ TEST_F(SessionsTest, TheRepliesThatAreKeptForAbsentPeersAreLimited) {
   answer(*first, 3);
   EXPECT_TRUE(first->is_over()) << "12 MiB are kept in all, and 9 MiB for this peer";
   EXPECT_TRUE(lose({"peer", 200})) << "a peer with 3 MiB does not pay for another one";
+}
+
+TEST_F(SessionsTest, TheLatestSessionWithANameIsTheOneThatBeganLast) {
+  open({"peer", 9});
+  const auto second = open({"peer", 5});
+  EXPECT_EQ(sessions_.latest("peer"), second);
+  open({"another", 20});
+  EXPECT_EQ(sessions_.latest("peer"), second);
+  sessions_.close({"peer", 5});
+  EXPECT_EQ(sessions_.latest("peer")->peer(), (AgentId{"peer", 9}));
+}
+
+// The end of an absence and the end of the peer's process are noticed at the same time.
+TEST_F(SessionsTest, AnAbsenceThatHasEndedGivesNobodyUp) {
+  ProcessId process = sessions_.own_process();
+  process.number = 0x7fff'fff0;  // no process has it
+  const AgentId peer{"peer", 5};
+  const auto session = open(peer, {}, true, process);
+  ASSERT_TRUE(lose(peer));
+  loop_->post([&] { sessions_.connected(*session); });
+  loop_->turn();
+  EXPECT_EQ(sessions_.find(peer), session);
+  ASSERT_TRUE(lose(peer));
+  loop_->turn();
+  EXPECT_EQ(sessions_.find(peer), nullptr);
 }
 
 // The peer may be declared dead between its reply and the read of its identity.

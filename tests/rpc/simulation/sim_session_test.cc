@@ -1,5 +1,6 @@
 // Calls survive the loss of connections: each call runs once, in the caller's order, until the death of its
 // peer is detected.
+#include <weft/rpc/endpoint/route.h>
 #include <weft/rpc/endpoint/session.h>
 #include <weft/rpc/endpoint/sessions.h>
 #include <weft/rpc/rpc.h>
@@ -11,6 +12,7 @@
 #include <numeric>
 
 #include "tests/support/errors.h"
+#include "tests/support/lost_connections.h"
 
 namespace weft::test::sim_session_test {
 namespace {
@@ -110,6 +112,37 @@ TEST_F(Sessions, ACallThatFailsFastFailsWithItsConnection) {
   EXPECT_TRUE(world_.run_until([&] { return book_->cancelled == 1; }, 30s)) << "when it is reached again";
 }
 
+TEST_F(Sessions, ACallThatFailsFastAndWaitsForCreditAlsoFails) {
+  rpc::Agent& anna = start("anna");
+  rpc::AgentOptions narrow;
+  narrow.limits.calls = 1;
+  start("bert", narrow);
+  const rpc::Peer bert = anna.connect("sim://bert");
+  auto first = bert.call<&Book::hold>(7);
+  ASSERT_TRUE(noted(1));
+  auto second = bert.with({.fail_fast = true}).call<&Book::note>(8);
+  reset();
+  const auto error = error_of([&] { world_.got(std::move(second)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::unavailable);
+  EXPECT_EQ(error->execution(), rpc::Execution::not_sent);
+  book_->held->complete(rpc::Result<std::int64_t>(70));
+  EXPECT_EQ(world_.got(std::move(first)), 70);
+}
+
+TEST_F(Sessions, ACallOnTheLoopDoesNotOvertakeAnEarlierCall) {
+  rpc::Agent& anna = start("anna");
+  start("bert");
+  const rpc::Peer bert = anna.connect("sim://bert");
+  world_.got(bert.ready());
+  rpc::Future<std::int64_t> first, second;
+  anna.core()->loops().front()->post([&] { second = bert.call<&Book::note>(2); });
+  first = bert.call<&Book::note>(1);
+  EXPECT_EQ(world_.got(std::move(first)), 1);
+  EXPECT_EQ(world_.got(std::move(second)), 2);
+  EXPECT_EQ(book_->noted, (std::vector<std::int64_t>{1, 2}));
+}
+
 // Resets the connection and waits until the caller has none.
 void lose_connection(SimWorld& world, rpc::Agent& from, const rpc::AgentId& to) {
   world.network().reset(from.name(), to.name);
@@ -144,6 +177,8 @@ TEST_F(Sessions, CallsMadeDuringAnAbsenceWaitForItsEnd) {
   for (std::int64_t i = 1; i <= 20; ++i) calls.push_back(peer.call<&Book::note>(i));
   EXPECT_EQ(kind_of([&] { return world_.got(peer.with({.timeout = 1s}).call<&Book::note>(99)); }),
             ErrorKind::deadline_exceeded);
+  EXPECT_EQ(kind_of([&] { return world_.got(peer.with({.fail_fast = true}).call<&Book::note>(98)); }),
+            ErrorKind::unavailable);
   world_.network().heal();
   for (std::int64_t i = 1; i <= 20; ++i) EXPECT_EQ(world_.got(std::move(calls[i - 1])), i);
   std::vector<std::int64_t> order(21);
@@ -205,6 +240,23 @@ TEST_F(Sessions, TheExitOfAProcessIsDetectedAtOnce) {
   EXPECT_LE(world_.now() - begin, 1s);
 }
 
+TEST_F(Sessions, OneRefusedConnectionProvesNothing) {
+  rpc::Agent& anna = start("anna");
+  rpc::Agent& bert = start("bert");
+  const rpc::Peer peer = anna.connect("sim://bert");
+  auto call = peer.call<&Book::hold>(7);
+  ASSERT_TRUE(noted(1));
+  lose_connection(world_, anna, bert.id());
+  world_.network().weather().refusals = 1000;
+  world_.network().heal();
+  ASSERT_TRUE(
+      world_.run_until([&] { return peer.calls().route()->reach() == rpc::Route::Reach::failing; }, 10s));
+  world_.network().weather().refusals = 0;
+  ASSERT_TRUE(world_.run_until([&] { return anna.core()->sessions().is_connected(bert.id()); }, 10s));
+  book_->held->complete(rpc::Result<std::int64_t>(70));
+  EXPECT_EQ(world_.got(std::move(call)), 70);
+}
+
 TEST_F(Sessions, ANewIncarnationEndsTheSessionWithTheOldOne) {
   rpc::Agent& anna = start("anna", {.heartbeat = {0s, 1h}});
   rpc::Agent& bert = start("bert", {.heartbeat = {0s, 1h}});
@@ -251,6 +303,19 @@ TEST_F(Sessions, ACancellationReachesTheCalleeAfterAnAbsence) {
   EXPECT_EQ(bert.counts().serving, 0U);
 }
 
+// Its connection is lost at the same time.
+TEST_F(Sessions, APeerThatTheJobHasDeclaredDeadIsNotAwaited) {
+  rpc::Agent& anna = start("anna");
+  rpc::Agent& bert = start("bert");
+  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
+  ASSERT_TRUE(noted(1));
+  lose_connections(anna);
+  anna.core()->loops().front()->post([&] { anna.core()->forget(bert.id(), "the test says so"); });
+  const auto begin = world_.now();
+  EXPECT_TRUE(error_of([&] { world_.got(std::move(call)); }));
+  EXPECT_LE(world_.now() - begin, 1s);
+}
+
 // The lost frame may be the first one that the peer sent.
 TEST_F(Sessions, AnAbsentPeerIsAwaitedEvenIfNoFrameOfItsSessionArrived) {
   rpc::Agent& anna = start("anna");
@@ -268,9 +333,20 @@ TEST_F(Sessions, AcknowledgedFramesAreReleased) {
   rpc::Agent& bert = start("bert");
   const rpc::Peer peer = anna.connect("sim://bert");
   EXPECT_EQ(world_.got(peer.call<&Book::page>(3, 100'000)).size(), 100'000U);
+  reset();  // before the acknowledgement is due
+  EXPECT_EQ(world_.got(peer.call<&Book::page>(4, 100'000)).size(), 100'000U);
   world_.run_for(1s);
   EXPECT_EQ(bert.core()->sessions().all().front()->kept_bytes(), 0U);
   EXPECT_EQ(anna.core()->sessions().all().front()->kept_bytes(), 0U);
+}
+
+TEST_F(Sessions, AHeartbeatAcknowledgesTheLastFrames) {
+  rpc::Agent& anna = start("anna", {.heartbeat = {1s, 20s}});
+  rpc::Agent& bert = start("bert");
+  world_.got(anna.connect("sim://bert").call<&Book::note>(1));
+  const auto session = bert.core()->sessions().find(anna.id());
+  EXPECT_GT(session->kept_bytes(), 0U) << "the small reply";
+  EXPECT_TRUE(world_.run_until([&] { return session->kept_bytes() == 0; }, 2s));
 }
 
 // Both sides call each other, each result is checked, and connections are reset at any time.
