@@ -127,7 +127,7 @@ std::optional<PendingCall::Sealed> PendingCall::take_frame(const std::shared_ptr
 }
 
 bool PendingCall::finish(Result<Reply> result) {
-  const Stage before = stage_.exchange(Stage::over, std::memory_order_acq_rel);
+  const Stage before = end();
   if (before == Stage::over) return false;
   if (before == Stage::waiting) call_.message_.reset();
   complete(std::move(result));
@@ -144,20 +144,20 @@ bool PendingCall::refuse_excess() {
 }
 
 void PendingCall::give_up(ErrorKind kind, const std::string& reason) {
-  if (!lose(kind, reason)) return;
-  if (const auto target = sent_by_.lock()) target->cancel(id_);
+  const Stage before = end();
+  if (before == Stage::sent)
+    if (const auto target = sent_by_.lock()) target->cancel(id_);
+  lose_from(before, kind, reason);
 }
 
-bool PendingCall::lose(ErrorKind kind, const std::string& reason) {
-  const Stage before = stage_.exchange(Stage::over, std::memory_order_acq_rel);
-  if (before == Stage::over) return false;
+void PendingCall::lose_from(Stage before, ErrorKind kind, const std::string& reason) {
+  if (before == Stage::over) return;
   const bool sent = before == Stage::sent;
   // A queue may still own the call, so the message is destroyed here: borrowed arguments must be released
   // now.
   if (!sent) call_.message_.reset();
   complete(Error(kind, title() + ": " + reason + (sent ? " (may have run)" : " (was not sent)"),
                  sent ? Execution::maybe_executed : Execution::not_sent));
-  return sent;
 }
 
 void PendingCall::complete(Result<Reply> result) {

@@ -90,17 +90,17 @@ class WEFT_EXPORT PendingCall {
   // Any thread. false: the call had ended before.
   bool finish(Result<Reply> result);
   bool fail(const Error& error) { return finish(error); }
-  // Fails the call. The error's execution() states whether the call was sent. true: the call was in flight,
-  // and had been sent.
-  bool lose(ErrorKind kind, const std::string& reason);
+  // Fails the call. The error's execution() states whether the call was sent.
+  void lose(ErrorKind kind, const std::string& reason) { lose_from(end(), kind, reason); }
   // Fails with `cause`, or like lose() without one.
   void lose(const std::optional<Error>& cause, ErrorKind kind, const std::string& reason) {
-    cause ? fail(*cause) : lose(kind, reason);
+    cause ? (void)fail(*cause) : lose(kind, reason);
   }
   // Fails the call if it exceeds a limit of outgoing calls, and returns whether it does. The creator must not
   // submit it then.
   bool refuse_excess();
-  // Fails the call like lose(). If the call was sent, it is also cancelled at the callee.
+  // Fails the call like lose(). If the call was sent, it is cancelled at the callee first, so that no later
+  // call of the caller overtakes the cancellation.
   void give_up(ErrorKind kind, const std::string& reason);
 
  protected:
@@ -114,6 +114,8 @@ class WEFT_EXPORT PendingCall {
  private:
   enum class Stage : std::uint8_t { waiting, sent, over };
   void complete(Result<Reply> result);
+  Stage end() { return stage_.exchange(Stage::over, std::memory_order_acq_rel); }  // returns the stage before
+  void lose_from(Stage before, ErrorKind kind, const std::string& reason);
 
   const std::shared_ptr<CallAccounts> accounts_;
   const std::uint64_t id_;
