@@ -211,6 +211,19 @@ TEST_F(Sessions, AnAbsenceEndsAtTheHeartbeatTimeout) {
   EXPECT_EQ(world_.got(anna.connect("sim://bert").call<&Book::sum>(count_to(4))), 10);
 }
 
+TEST_F(Sessions, ACallThatWaitsUntilItsPeerIsReadyOutlivesItsSession) {
+  rpc::Agent& anna = start("anna");
+  rpc::Agent& bert = start("bert");
+  const rpc::Peer peer = anna.connect("sim://bert").with({.wait_for_ready = true});
+  world_.got(peer.call<&Book::note>(1));
+  lose_connection(world_, anna, bert.id());
+  auto call = peer.call<&Book::note>(2);
+  world_.run_for(1s);
+  anna.core()->lose(bert.id(), rpc::Error(ErrorKind::peer_lost, "the test knows it"));
+  world_.network().heal();
+  EXPECT_EQ(world_.got(std::move(call)), 2);
+}
+
 // The peer whose timeout has passed notifies the peer that returns.
 TEST_F(Sessions, APeerThatReturnsAfterTheTimeoutGetsTheError) {
   rpc::Agent& anna = start("anna", {.heartbeat = {0s, 60s}});
