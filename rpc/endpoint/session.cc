@@ -223,36 +223,31 @@ void Session::on_resume(std::shared_ptr<Link> link, const ResumeInfo& info) {
   });
 }
 
-// An answer to the latest choice, or a question for a connection. A question that is older than the choice
-// has an older epoch, or is about an earlier session.
+// An answer to the latest choice, or a question for a connection. A question that is older than an answered
+// choice has an older epoch. While the choice is unanswered, an older question counts: the connection that
+// was chosen may be half open. An earlier session's questions do not count.
 void Session::on_answer(const std::shared_ptr<Link>& link, const ResumeInfo& info) {
   const bool is_question = link != link_ && (state_ == State::joining || state_ == State::connected) &&
                            is_mine(link) && !link->was_used();
   // The peer has ended its session, and this agent believes that it has a connection.
   if (is_question && info.session == 0 && info.epoch == 0) return choose(link);
-  if (info.epoch != epoch_) return;
-  const bool is_answer = link == link_ && state_ == State::joining;
-  if (is_answer && info.session == 0)
+  const bool is_current = state_ == State::joining ? info.epoch <= epoch_ : info.epoch == epoch_;
+  if (is_question && info.session == number_ && is_current) return choose(link);
+  if (link != link_ || state_ != State::joining || info.epoch != epoch_) return;
+  if (info.session == 0)
     return renew(link, Error(ErrorKind::lease_lost, peer_.name + " declared this agent gone"), {});
   if (info.session != number_) return;
-  if (is_answer) {
-    check_accepted(info.accepted);
-    peer_accepted_ = info.accepted;
-    return connected();
-  }
-  if (is_question) choose(link);
+  check_accepted(info.accepted);
+  peer_accepted_ = info.accepted;
+  connected();
 }
 
 void Session::on_choice(const std::shared_ptr<Link>& link, const ResumeInfo& info) {
   if (!is_mine(link)) return;
   if (info.session == 0) throw Error(ErrorKind::protocol_error, "bad frame: a session without a number");
   if (info.session != number_) {
-    if (!info.is_new) {
-      // The peer continues a session that this agent has ended and forgotten.
-      link->send_soon(OutgoingMessage::resume({0, info.epoch, 0, false}));
-      if (number_ != 0) renew(link, Error(ErrorKind::peer_lost, peer_.name + " was gone"), {});
-      return;
-    }
+    // The peer continues a session that this agent has ended and forgotten.
+    if (!info.is_new) return link->send_soon(OutgoingMessage::resume({0, info.epoch, 0, false}));
     if (number_ != 0)
       return renew(link, Error(ErrorKind::lease_lost, peer_.name + " declared this agent gone"), info);
     number_ = info.session;

@@ -138,7 +138,6 @@ std::shared_ptr<Session> Sessions::open(const AgentId& life, const std::string& 
   if (entry.session->is_kept() != is_kept)
     throw Error(ErrorKind::protocol_error, to_string(life) + " has stated other features before");
   if (!identity.empty()) entry.identity = identity;
-  entry.process = process;
   if (is_kept) return entry.session;
   note_end(*entry.session);
   return entry.session = make(++last_number_);

@@ -332,6 +332,25 @@ TEST_F(SessionWire, AQuestionInsteadOfAnAnswerMovesTheChoice) {
   third.expect_reply(1);
 }
 
+// The chosen connection is half open, so the choice does not reach the peer.
+TEST_F(SessionWire, AQuestionThatIsOlderThanAnUnansweredChoiceMovesIt) {
+  std::optional<Connection> first(std::in_place, agent_, "zoe");
+  const ResumeInfo choice = first->resumed();
+  first->resume({.session = choice.session, .epoch = 1});
+  Connection second(agent_, "zoe");
+  eventually("the second is open", [&] { return agent_.counts().connections == 2; });
+  Connection third(agent_, "zoe");
+  eventually("the third is open", [&] { return agent_.counts().connections == 3; });
+  first.reset();
+  EXPECT_EQ(third.resumed().epoch, 2U);
+  second.resume({.session = choice.session, .epoch = 1});
+  EXPECT_EQ(second.resumed().epoch, 3U);
+  third.resume({.session = choice.session, .epoch = 2});  // too late
+  second.resume({.session = choice.session, .epoch = 3});
+  second.request("desk.note", 1, 1);
+  second.expect_reply(1);
+}
+
 // Otherwise the peer would rely on a connection that is half open.
 TEST_F(SessionWire, AnAgentThatHasEndedItsSessionStatesThis) {
   Connection first(agent_);
@@ -717,24 +736,6 @@ TEST_F(SessionWire, APeerForWhichTooMuchIsKeptIsNotAwaited) {
     peer.expect_reply(1);
   }
   eventually("its session has ended", [&] { return !agent.core()->sessions().knows(hand_); });
-}
-
-// Credit bounds neither refusals nor the frames that return the credit of notifications.
-TEST_F(SessionWire, APeerThatAcknowledgesNothingIsNotAnsweredForever) {
-  for (const std::uint16_t flags : {std::uint16_t{0}, frame_flags::notify}) {
-    AgentOptions options = narrow();
-    options.limits.calls = 1;
-    Agent agent(options);
-    agent.serve<Page>();
-    Connection peer(agent);
-    peer.choose(1, 0);
-    peer.request("page", 9 << 20, 1);
-    peer.expect_reply(1);
-    for (std::uint64_t id = 2; id < 4200; ++id) peer.request("page", 1, id, flags);
-    while (peer.next()) {
-    }
-    EXPECT_FALSE(agent.core()->sessions().knows(hand_));
-  }
 }
 
 // Calls whose replies are awaited may depend on their streams.
