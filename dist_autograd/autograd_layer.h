@@ -52,8 +52,8 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   rpc::Peer peer(const rpc::AgentId& agent);
   // Calls a method of another participant's BackwardService, for a pass that both agents have joined.
   template <auto Method, class... Arguments>
-  requires(!(rpc::is_modifier<Arguments> || ...)) auto ask(const rpc::AgentId& agent, const PassId& pass,
-                                                           Arguments&&... arguments) {
+    requires(!(rpc::is_modifier<Arguments> || ...))
+  auto ask(const rpc::AgentId& agent, const PassId& pass, Arguments&&... arguments) {
     return of_participant(pass, agent,
                           peer(agent).template call<Method>(pass, std::forward<Arguments>(arguments)...));
   }

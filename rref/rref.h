@@ -79,9 +79,12 @@ class RRef {
   explicit RRef(ReferencePtr reference) : reference_(std::move(reference)) {}
   // An RRef to the same object by its base class T. The object's owner must call serve<T>().
   template <class Derived>
-  requires(!std::same_as<Derived, T>) && std::derived_from<Derived, T> RRef(const RRef<Derived>& derived)
+    requires(!std::same_as<Derived, T>) && std::derived_from<Derived, T>
+  RRef(const RRef<Derived>& derived)
       : reference_(derived.reference_),
-  options_(derived.options_), metadata_(derived.metadata_), serving_(derived.serving_) {}
+        options_(derived.options_),
+        metadata_(derived.metadata_),
+        serving_(derived.serving_) {}
 
   // Other members may only be called if valid() is true.
   bool valid() const { return reference_ != nullptr; }

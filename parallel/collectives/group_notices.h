@@ -20,8 +20,7 @@ template <auto Method, class... Arguments>
 void GroupCore::tell_others(const Arguments&... arguments) {
   for (int rank = 0; rank < size(); ++rank)
     if (rank != rank_ && !left_.contains(rank))
-      post<Method>(
-          peers_[static_cast<std::size_t>(rank)], [](rpc::Result<void>&&) {}, arguments...);
+      post<Method>(peers_[static_cast<std::size_t>(rank)], [](rpc::Result<void>&&) {}, arguments...);
 }
 
 }  // namespace weft::collectives

@@ -43,8 +43,7 @@ consteval bool arguments_fit() {
   } else {
     return []<std::size_t... I>(std::index_sequence<I...>) {
       return (Fits<Given, std::tuple_element_t<I, Arguments>> && ...);
-    }
-    (std::index_sequence_for<Given...>{});
+    }(std::index_sequence_for<Given...>{});
   }
 }
 
@@ -86,7 +85,7 @@ void encode_call(OutgoingCall& call, Given&&... given) {
   }
 }
 template <class M, class First, class... Rest>
-requires is_modifier<First>
+  requires is_modifier<First>
 void encode_call(OutgoingCall& call, First&& first, Rest&&... rest) {
   first.apply(call);
   encode_call<M>(call, std::forward<Rest>(rest)...);

@@ -208,9 +208,7 @@ struct Service {
 
 // A class that has a Service.
 template <class T>
-concept Served = requires {
-  typename T::Service::Entries;
-};
+concept Served = requires { typename T::Service::Entries; };
 
 // A Function: it has a name and a target.
 template <class F>

@@ -41,7 +41,7 @@ void encode_operator(rpc::OutgoingCall& call, Given&&... given) {
 }
 // Leading modifiers are applied before.
 template <class Value, class First, class... Rest>
-requires rpc::is_modifier<First>
+  requires rpc::is_modifier<First>
 void encode_operator(rpc::OutgoingCall& call, First&& first, Rest&&... rest) {
   first.apply(call);
   encode_operator<Value>(call, std::forward<Rest>(rest)...);

@@ -300,9 +300,7 @@ TEST_P(OpenCollectives, AMemberThatLeavesFailsTheOthers) {
 }
 
 TEST_P(OpenCollectives, AMemberThatHasNotJoinedIsNotFound) {
-  EXPECT_EQ(kind_of([&] {
-              return got(rpc::Job(job["anna"]).barrier({.among = {"anna", "dora"}})), 0;
-            }),
+  EXPECT_EQ(kind_of([&] { return got(rpc::Job(job["anna"]).barrier({.among = {"anna", "dora"}})), 0; }),
             ErrorKind::not_found);
   const auto late = job.make(no_rank, "late");
   expect_error(rpc::Job(*late).barrier({.among = {"late"}}), ErrorKind::failed_precondition,
