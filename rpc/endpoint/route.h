@@ -105,10 +105,10 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   // peer has no address.
   std::optional<Error> refusal_;
   Loop::TimerId redial_ = 0;
-  // The addresses that have failed in this dial, those of them that have refused, and those whose refusal
-  // proves that no process listens.
   struct {
-    int failed = 0, refused = 0, proven = 0;
+    int failed = 0;   // addresses that have failed in this dial
+    int refused = 0;  // those of them that have refused
+    int proven = 0;   // those whose refusal proves that no process listens
   } outcome_;
   std::uint32_t proven_dials_ = 0;  // in a row, in which all addresses have proved it
   std::deque<Address> untried_;     // addresses that the current dial has not tried

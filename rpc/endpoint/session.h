@@ -169,12 +169,12 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   ServedCalls served_;
   std::uint64_t reported_ = 0;  // the bytes of frames_ that kept_total() contains
   std::uint64_t accepted_ = 0;  // frames of the peer
-  // Frames of the peer that are accepted and not acknowledged. is_posted: an acknowledgement follows at the
-  // end of the loop's turn. timer: it follows then.
+  // Frames of the peer that are accepted and not acknowledged.
   struct {
-    std::uint64_t frames = 0, bytes = 0;
-    bool is_posted = false;
-    Loop::TimerId timer = 0;  // 0: none
+    std::uint64_t frames = 0;  // their number
+    std::uint64_t bytes = 0;   // their size
+    bool is_posted = false;    // an acknowledgement follows at the end of the loop's turn
+    Loop::TimerId timer = 0;   // an acknowledgement follows then; 0: none
   } unacknowledged_;
 };
 
