@@ -154,8 +154,10 @@ rpc::Result<RRefLayer::Reply> RRefLayer::explain(rpc::Result<Reply> reply, const
     rpc::MutexLock lock(layer.mutex_);
     if (object.refusal != nullptr) return object.refusal;  // the call waited for a creation that failed
   } catch (const rpc::Error& own) {
-    // unavailable: the connection had ended already, and no agent accepts another connection.
-    const bool gone = own.kind() == rpc::ErrorKind::peer_lost || own.kind() == rpc::ErrorKind::unavailable ||
+    // unavailable: the connection had ended already, and no agent accepts another connection. A call with
+    // fail_fast also ends like that if only the connection is lost.
+    const bool ended = own.kind() == rpc::ErrorKind::peer_lost || own.kind() == rpc::ErrorKind::unavailable;
+    const bool gone = (ended && !layer.core_->sessions().knows(object.owner)) ||
                       (own.kind() == rpc::ErrorKind::shut_down && !layer.core_->draining());
     if (gone && !layer.core_->job_error())
       return std::make_exception_ptr(

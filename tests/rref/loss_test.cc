@@ -1,5 +1,6 @@
 // The end of owners, of users, of agents that hand references over, and of the agent that an RRef belongs to.
 // In process and over TCP.
+#include <weft/rpc/endpoint/link.h>
 #include <weft/rref/rref.h>
 
 #include "tests/rref/rref_support.h"
@@ -66,6 +67,18 @@ TEST_P(LossTest, UsersOfALostOwnerGetAnError) {
   expect_owner_lost([&] { got(berts.call<&Box::get>()); });
   gate->set();
   ending.join();
+}
+
+TEST_P(LossTest, ACallThatFailsFastDoesNotLoseItsOwner) {
+  const auto slow = create<Slow>(peer("anna", "owner"), 0);
+  got(slow.ready());
+  auto call = slow.with({.fail_fast = true}).call<&Slow::block>();
+  entered->wait();
+  for (const auto& link : agent("anna").core()->links().all())
+    link->close_soon(rpc::Error(ErrorKind::peer_lost, "the test closes the connection"));
+  EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::peer_lost);
+  gate->set();
+  got(slow.call<&Slow::block>());
 }
 
 TEST_P(LossTest, WaitsForAnObjectOfALostOwnerFail) {
