@@ -209,7 +209,7 @@ class Program {
       return false;
     });
     for (const std::string& worker : workers) {
-      const rpc::Peer peer = agent_->peer(worker);
+      const rpc::Peer peer = co_await weft::test::reach(agent_, worker, resets_only_);
       gradients[worker] = co_await peer.call<&Relay::gradient>(step->pass->id());
     }
     step->gradients = std::move(gradients);
