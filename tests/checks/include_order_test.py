@@ -11,7 +11,7 @@ WRONG = [
     ("rpc/elsewhere/a.h", "#include <string>", "is missing"),
     ("rpc/call/a.h", "#include <weft/rpc/endpoint/link.h>", "comes before"),
     ("rpc/endpoint/a.h", "#include <weft/rpc/agent/agent.h>", "comes before"),
-    ("rpc/balance/a.h", "#include <weft/rpc/agent/agent.h>", "comes before"),
+    ("rpc/agent/a.h", "#include <weft/rpc/balance/peer_set.h>", "comes before"),
     ("rpc/job/membership/a.h", "#include <weft/rpc/job/job.h>", "comes before"),
     ("rpc/core/a.h", "#include <weft/rref/rref.h>", "comes before"),
     ("rpc/core/a.h", "#include <weft/rpc/tensor/codec.h>", "comes before"),

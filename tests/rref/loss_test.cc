@@ -157,9 +157,10 @@ TEST_P(LossTest, AUserLostInTheMiddleOfAHandover) {
   HeldLoop owner(agent("owner"));
   auto looked = peer("anna", "bert").call<&Keeper::keep>(std::move(box));
   eventually("bert has the fork", [&] { return context("bert")->live_forks().size() == 1; });
-  end("anna");
-  owner.release();
+  std::thread ending([&] { end("anna"); });  // it waits until the owner knows
   EXPECT_TRUE(error_of([&] { got(std::move(looked)); }));
+  owner.release();
+  ending.join();
   // The owner may process anna's loss or bert's fork first. bert's box is then either usable, or bert knows
   // that it is not.
   eventually("it is decided", [&] {
