@@ -255,7 +255,7 @@ void AgentCore::end_all() {
   // would otherwise report this shutdown as the cause.
   auto failure = job_error();
   if (failure && failure->kind() != ErrorKind::peer_lost) failure.reset();
-  const auto sessions = sessions_->all();
+  const auto sessions = sessions_->all_alive();
   const auto end_on = [&](Loop& loop) {
     for (const auto& link : links)
       if (link->loop().get() == &loop) failure ? link->expel(*failure) : link->end_incarnation(reason);

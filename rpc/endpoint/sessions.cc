@@ -201,6 +201,8 @@ std::shared_ptr<Session> Sessions::remove(std::map<AgentId, Entry>::iterator fou
   Entry entry = std::move(found->second);
   end_absence(entry);
   note_end(*entry.session);
+  std::erase_if(closed_, [](const auto& closed) { return closed.expired(); });
+  closed_.push_back(entry.session);
   const std::uint64_t incarnation = found->first.incarnation;
   entries_.erase(found);
   if (!entry.session->is_kept()) {  // what such a peer may have said ends with its connection
@@ -326,6 +328,14 @@ std::vector<std::shared_ptr<Session>> Sessions::all() const {
   MutexLock lock(mutex_);
   std::vector<std::shared_ptr<Session>> sessions = with_itself_;
   for (const auto& [life, entry] : entries_) sessions.push_back(entry.session);
+  return sessions;
+}
+
+std::vector<std::shared_ptr<Session>> Sessions::all_alive() const {
+  auto sessions = all();
+  MutexLock lock(mutex_);
+  for (const auto& closed : closed_)
+    if (auto session = closed.lock()) sessions.push_back(std::move(session));
   return sessions;
 }
 

@@ -80,9 +80,11 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   };
   Requests requests_with(const std::set<std::string>& names) const;
 
-  // The sessions with connected and absent peers, and of this agent with itself. close_all() removes all of
-  // them; the caller ends the returned sessions.
+  // The sessions with connected and absent peers, and of this agent with itself. all_alive(): also those that
+  // are closed, and may have jobs left. close_all() removes all of them; the caller ends the returned
+  // sessions.
   std::vector<std::shared_ptr<Session>> all() const;
+  std::vector<std::shared_ptr<Session>> all_alive() const;
   std::vector<std::shared_ptr<Session>> close_all();
 
  private:
@@ -113,6 +115,7 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   std::uint64_t last_number_ WEFT_GUARDED_BY(mutex_) = 0;
   std::map<AgentId, Entry> entries_ WEFT_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Session>> with_itself_ WEFT_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<Session>> closed_ WEFT_GUARDED_BY(mutex_);
   std::uint64_t requests_of_ended_ WEFT_GUARDED_BY(mutex_) = 0;  // sent and received
   std::size_t absent_used_ WEFT_GUARDED_BY(mutex_) = 0, absent_unused_ WEFT_GUARDED_BY(mutex_) = 0;
   // The name of each incarnation in entries_, and of the latest incarnations that are gone.
