@@ -37,7 +37,7 @@ class WEFT_EXPORT PendingCall {
   // of this agent. only(): the incarnation that must be reached; null: any. size(): the bytes that count
   // towards the limits.
   std::uint64_t id() const { return id_; }
-  bool within_limits() const { return within_limits_; }  // of outgoing calls
+  bool within_limits() const { return within_limits_; }  // false: the call exceeds a limit of outgoing calls
   const std::string& method() const { return call_.method_; }
   std::string title() const;  // for errors: "worker1: market.last"
   bool notify() const { return call_.notify; }

@@ -44,9 +44,8 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   const AgentId& peer() const { return peer_; }
   const Protocol& protocol() const { return protocol_; }  // the negotiated protocol
   const std::shared_ptr<const Caller>& caller() const { return caller_; }
-  bool was_used() const {
-    return was_used_;
-  }  // its session has used or left it, and does not choose it again
+  // Its session has used or left it, and does not choose it again.
+  bool was_used() const { return was_used_; }
 
   const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }      // any thread
   std::optional<HostPair> hosts() const { return connection_->hosts(); }  // of a link that has not ended

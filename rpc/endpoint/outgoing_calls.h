@@ -1,7 +1,7 @@
 // OutgoingCalls: the calls of this side in one session, from their arrival in the session until their
 // answers: first calls that wait for credit or for a connection, then calls that were sent.
 //
-// It knows nothing of connections and frames, except the number of the frame that carried a call. The peer's
+// It does not refer to connections and frames, except the number of the frame that carried a call. The peer's
 // hello grants credit: the number of calls, and of bytes in them, that the peer accepts at a time. A request
 // uses credit when it is sent; its answer returns the credit. The credit of notifications is returned by
 // frames of their own. A request is sent as soon as some credit of both kinds is left, so one request may

@@ -74,7 +74,7 @@ WEFT_EXPORT Prefix decode(std::span<const std::byte, Prefix::size> bytes, const 
 // Whether a connection begins with a TLS record instead of a frame. bytes: its first bytes, at least 2.
 WEFT_EXPORT bool begins_like_tls(std::span<const std::byte> bytes);
 
-// Change or read a flag of an encoded frame. head: its prefix, followed by its header.
+// Change a flag of an encoded frame. head: its prefix, followed by its header.
 WEFT_EXPORT void add_flag(std::span<std::byte> head, std::uint16_t flag);
 WEFT_EXPORT void remove_flag(std::span<std::byte> head, std::uint16_t flag);
 
