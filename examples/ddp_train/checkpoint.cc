@@ -5,7 +5,7 @@
 namespace fs = std::filesystem;
 
 void Checkpoint::save(const torch::nn::Module& model, const torch::optim::Optimizer& optimizer,
-                      const weft::data_parallel::DistributedSampler& sampler, std::int64_t step,
+                      const weft::training::DistributedSampler& sampler, std::int64_t step,
                       const Progress::State& progress) const {
   if (folder_.empty()) return;
   torch::serialize::OutputArchive archive, parts[3];
@@ -25,7 +25,7 @@ void Checkpoint::save(const torch::nn::Module& model, const torch::optim::Optimi
 }
 
 Checkpoint::Found Checkpoint::load(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                                   weft::data_parallel::DistributedSampler& sampler) const {
+                                   weft::training::DistributedSampler& sampler) const {
   if (folder_.empty() || !fs::exists(path())) return {};
   torch::serialize::InputArchive archive, part;
   archive.load_from(path());

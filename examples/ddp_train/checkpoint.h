@@ -2,7 +2,7 @@
 #pragma once
 
 #include <torch/torch.h>
-#include <weft/parallel/data_parallel/distributed_sampler.h>
+#include <weft/parallel/training/distributed_sampler.h>
 
 #include <string>
 
@@ -15,14 +15,14 @@ class Checkpoint {
 
   // Replaces the file in one step, so that a process that dies leaves the earlier file.
   void save(const torch::nn::Module& model, const torch::optim::Optimizer& optimizer,
-            const weft::data_parallel::DistributedSampler& sampler, std::int64_t step,
+            const weft::training::DistributedSampler& sampler, std::int64_t step,
             const Progress::State& progress) const;
   struct Found {
     std::int64_t step = 0;
     Progress::State progress = {};
   };
   Found load(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-             weft::data_parallel::DistributedSampler& sampler) const;
+             weft::training::DistributedSampler& sampler) const;
 
  private:
   std::string path() const { return folder_ + "/ddp_train.pt"; }

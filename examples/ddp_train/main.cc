@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>
-#include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
-#include <weft/parallel/data_parallel/distributed_sampler.h>
+#include <weft/parallel/training/distributed_sampler.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/rpc/agent/gauges.h>
 #include <weft/rpc/job/run_job.h>
@@ -23,6 +23,7 @@
 
 namespace collectives = weft::collectives;
 namespace data_parallel = weft::data_parallel;
+namespace training = weft::training;
 namespace rpc = weft::rpc;
 
 namespace {
@@ -38,7 +39,7 @@ void train(rpc::Agent& agent, rpc::Gauges& gauges, const Settings& settings) {
   // With --uneven, rank r of P ranks leaves out r / (8 P) of its images.
   const auto size = static_cast<std::size_t>(
       settings.uneven ? data.size() - data.size() * group.rank() / 8 / group.size() : data.size());
-  data_parallel::DistributedSampler sampler{size, group, {.drop_last = true, .seed = settings.seed}};  // 2
+  training::DistributedSampler sampler{size, group, {.drop_last = true, .seed = settings.seed}};  // 2
   auto loader =
       torch::data::make_data_loader(Images(data), sampler, static_cast<std::size_t>(settings.batch_size));
 
@@ -76,7 +77,7 @@ void train(rpc::Agent& agent, rpc::Gauges& gauges, const Settings& settings) {
         checkpoint.save(*model, optimizer, sampler, step, progress.state());
     }
     if (settings.uneven) {  // the ranks have made different numbers of steps
-      data_parallel::broadcast_optimizer_state(group, optimizer, ddp.join_source());
+      training::broadcast_optimizer_state(group, optimizer, ddp.join_source());
       step = group.broadcast_object(step, ddp.join_source()).get();
     }
   }

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
-#include <weft/parallel/data_parallel/distributed_sampler.h>
+#include <weft/parallel/training/distributed_sampler.h>
 #include <weft/parallel/sharded/checkpoint/checkpoints.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 #include <weft/parallel/sharded/fully_sharded_optimizer.h>
@@ -17,6 +17,7 @@
 
 namespace collectives = weft::collectives;
 namespace data_parallel = weft::data_parallel;
+namespace training = weft::training;
 namespace sharded = weft::sharded;
 
 namespace {
@@ -112,7 +113,7 @@ void train_sharded(weft::rpc::Agent& agent, weft::rpc::Gauges& gauges, const Set
   const auto trainer = make_trainer(group, settings);
   Dataset data(settings.data, "train");
   data.truncate(settings.images);
-  data_parallel::DistributedSampler sampler{
+  training::DistributedSampler sampler{
       static_cast<std::size_t>(data.size()), group, {.drop_last = true, .seed = settings.seed}};
   auto loader =
       torch::data::make_data_loader(Images(data), sampler, static_cast<std::size_t>(settings.batch_size));

@@ -7,7 +7,7 @@
 #include <torch/torch.h>
 #include <weft/dist_optim/grad_scaler.h>
 #include <weft/parallel/collectives/collectives_layer.h>
-#include <weft/parallel/data_parallel/unscale.h>
+#include <weft/parallel/training/unscale.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 #include <weft/rpc/job/run_job.h>
 
@@ -37,7 +37,7 @@ void train(rpc::Agent& agent) {
     for (const at::Tensor& part : fsdp.parameters())
       finite_here = finite_here && part.grad().isfinite().all().item().toBool();
 
-    const bool finite = data_parallel::unscale_gradients(group, optimizer, scaler.factor());  // on all ranks
+    const bool finite = training::unscale_gradients(group, optimizer, scaler.factor());  // on all ranks
     if (finite) optimizer.step();
     scaler.update(finite);
     skipped += finite ? 0 : 1;

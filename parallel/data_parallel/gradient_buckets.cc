@@ -57,7 +57,7 @@ GradientBuckets::GradientBuckets(const collectives::Group& group,
   const at::NoGradGuard no_grad;
   for (const NamedParameter& parameter : parameters_)
     options_.push_back(parameter.tensor.options().requires_grad(false));
-  std::unordered_map<c10::Device, std::shared_ptr<CommunicationStream>> streams;
+  std::unordered_map<c10::Device, std::shared_ptr<training::CommunicationStream>> streams;
   std::ostringstream description;
   for (std::size_t index = 0; index < plan_.size(); ++index) {
     GradientBucket& bucket = buckets_[index];
@@ -74,7 +74,7 @@ GradientBuckets::GradientBuckets(const collectives::Group& group,
     description << '\n';
     const auto& [name, first, sparse] = parameters_[plan_[index].front()];
     auto& stream = streams[first.device()];
-    if (stream == nullptr) stream = std::make_shared<CommunicationStream>(first.device());
+    if (stream == nullptr) stream = std::make_shared<training::CommunicationStream>(first.device());
     streams_.push_back(stream);
     if (sparse) continue;
     const auto item = first.element_size();

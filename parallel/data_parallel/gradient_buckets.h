@@ -6,7 +6,7 @@
 #pragma once
 
 #include <weft/parallel/data_parallel/bucket_plan.h>
-#include <weft/parallel/data_parallel/communication_stream.h>
+#include <weft/parallel/training/communication_stream.h>
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
 #include <weft/parallel/data_parallel/sparse_gradients.h>
 
@@ -94,7 +94,7 @@ class WEFT_EXPORT GradientBuckets {
   std::vector<at::Tensor> views_;           // by parameter
   std::vector<GradientBucket> buckets_;
   // By bucket; the buckets on one device share a stream.
-  std::vector<std::shared_ptr<CommunicationStream>> streams_;
+  std::vector<std::shared_ptr<training::CommunicationStream>> streams_;
   std::vector<std::optional<SparseGather>> gathers_;  // by bucket
   std::uint64_t digest_ = 0;
 };

@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/low_precision.h>
 
-#include <weft/parallel/data_parallel/engine_hook.h>
+#include <weft/parallel/training/internal/engine_hook.h>
 
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -85,7 +85,7 @@ LowPrecision::Forward::~Forward() {
 
 void LowPrecision::watch(const at::Tensor& output) {
   if (!output.defined() || output.grad_fn() == nullptr) return;
-  call_before(*output.grad_fn(), [weak = weak_from_this()] {
+  training::call_before(*output.grad_fn(), [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->enter_backward();
   });
 }

@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/reducer.h>
 
-#include <weft/parallel/data_parallel/engine_hook.h>
+#include <weft/parallel/training/internal/engine_hook.h>
 
 #include <ATen/Functions.h>
 #include <ATen/ops/from_blob.h>
@@ -251,7 +251,7 @@ void Reducer::watch(const at::Tensor& output) {
     outputs_.back().once = std::move(alive);  // the node of a leaf is in the graphs of all forwards
     return;
   }
-  call_before(*node, [weak = weak_from_this(), alive = std::move(alive)] {
+  training::call_before(*node, [weak = weak_from_this(), alive = std::move(alive)] {
     if (const auto self = weak.lock()) self->on_first_node();
   });
 }

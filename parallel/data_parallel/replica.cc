@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/replica.h>
 
-#include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/parallel/data_parallel/sparse_gradients.h>
 #include <weft/rpc/core/when_all.h>
@@ -153,7 +153,7 @@ Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Mod
       each.tensor.set_data(each.tensor.detach().to(*options_.mixed_precision.buffers));
   }
   if (compare(false)) {
-    share_requires_grad(group_, this->parameters(), 0);  // the other ranks may have frozen all parameters
+    training::share_requires_grad(group_, this->parameters(), 0);  // the other ranks may have frozen all parameters
   } else if (std::none_of(parameters_.begin(), parameters_.end(),
                           [](const NamedParameter& each) { return each.tensor.requires_grad(); })) {
     throw rpc::Error(
@@ -225,12 +225,12 @@ void Replica::broadcast_all(int source, bool with_buffers) const {
   std::vector<at::Tensor> tensors = parameters();
   if (with_buffers)
     for (const auto& [name, tensor] : buffers_) tensors.push_back(tensor);
-  broadcast_tensors(group_, tensors, source).get();
+  training::broadcast_tensors(group_, tensors, source).get();
 }
 
 void Replica::set_group(const collectives::Group& group) {
   group_ = own_group(group);
-  if (compare(true)) share_requires_grad(group_, parameters(), 0);
+  if (compare(true)) training::share_requires_grad(group_, parameters(), 0);
   if (options_.init_sync) broadcast_all(0);
   reducer_->set_group(group_);
 }
@@ -330,7 +330,7 @@ rpc::Future<void> Replica::share_buffers(int source) const {
   std::vector<rpc::Future<void>> in_flight;
   for (auto& [kind, tensors] : averaged)
     in_flight.push_back(group_.all_reduce(std::move(tensors), collectives::ReduceOp::avg));
-  in_flight.push_back(broadcast_tensors(group_, of_source, source));
+  in_flight.push_back(training::broadcast_tensors(group_, of_source, source));
   return rpc::when_all(std::move(in_flight));
 }
 

@@ -30,7 +30,7 @@ Statistics gather(const collectives::Group& group, const at::Tensor& input, std:
                   const at::TensorOptions& options) {
   at::Tensor own = at::zeros({2 * channels + 1}, options);
   if (input.defined() && input.numel() > 0) {
-    const auto dims = reduced_dims(input);
+    const auto dims = training::reduced_dims(input);
     const auto [variance, mean] = at::var_mean(input, dims, 0);
     const auto count = input.numel() / channels;
     own[0] = count;
@@ -76,7 +76,7 @@ struct Normalize : torch::autograd::Function<Normalize> {
     const auto saved = context->get_saved_variables();
     const at::Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &factor = saved[3];
     const at::Tensor gradient = gradients[0].to(factor.dtype());
-    const auto dims = reduced_dims(input);
+    const auto dims = training::reduced_dims(input);
     const at::Tensor normalized =
         (input.to(factor.dtype()) - per_channel(mean, input)) * per_channel(factor, input);
     const at::Tensor sum = gradient.sum(dims), product = (gradient * normalized).sum(dims);
@@ -102,7 +102,7 @@ struct Normalize : torch::autograd::Function<Normalize> {
 }  // namespace
 
 SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, collectives::Group group)
-    : BatchNormVariant(options), group_(std::move(group)) {}
+    : training::BatchNormVariant(options), group_(std::move(group)) {}
 
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   _check_input_dim(input);
@@ -142,7 +142,7 @@ void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
 }
 
 std::vector<std::string> convert_sync_batch_norm(torch::nn::Module& module, const collectives::Group& group) {
-  return replace_batch_norms(module, "convert_sync_batch_norm", "SyncBatchNorm", [&](const auto& norm) {
+  return training::replace_batch_norms(module, "convert_sync_batch_norm", "SyncBatchNorm", [&](const auto& norm) {
     return std::make_shared<SyncBatchNormImpl>(norm.options, group);
   });
 }

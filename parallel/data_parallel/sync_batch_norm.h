@@ -15,7 +15,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
-#include <weft/parallel/data_parallel/batch_norm_variant.h>
+#include <weft/parallel/training/batch_norm_variant.h>
 #include <weft/parallel/data_parallel/join.h>
 
 #include <memory>
@@ -25,7 +25,7 @@ namespace weft::data_parallel {
 
 // The implementation that a SyncBatchNorm holds. group: the ranks whose statistics are combined; in training
 // all of them call forward.
-class WEFT_EXPORT SyncBatchNormImpl final : public BatchNormVariant<SyncBatchNormImpl> {
+class WEFT_EXPORT SyncBatchNormImpl final : public training::BatchNormVariant<SyncBatchNormImpl> {
  public:
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, collectives::Group group);
 

@@ -35,7 +35,7 @@ void DeferredBatchNormImpl::add_microbatch(const at::Tensor& input) {
   if (sums_.scalar_type() != at::kDouble) sums_.set_data(sums_.to(at::kFloat));
   const std::int64_t channels = options.num_features();
   const auto [variance, mean] =
-      at::var_mean(input.detach().to(sums_.scalar_type()), data_parallel::reduced_dims(input), 0);
+      at::var_mean(input.detach().to(sums_.scalar_type()), training::reduced_dims(input), 0);
   const double count = static_cast<double>(input.numel() / channels);
   const at::Tensor before = sums_.narrow(0, 0, 1).clone(), total = before + count;
   const at::Tensor means = sums_.narrow(0, 1, channels), squares = sums_.narrow(0, 1 + channels, channels);
@@ -71,7 +71,7 @@ void DeferredBatchNormImpl::pretty_print(std::ostream& stream) const {
 }
 
 std::vector<std::string> convert_deferred_batch_norm(torch::nn::Module& module) {
-  return data_parallel::replace_batch_norms(
+  return training::replace_batch_norms(
       module, "convert_deferred_batch_norm", "DeferredBatchNorm", [](const auto& norm) {
         return norm.options.track_running_stats() ? std::make_shared<DeferredBatchNormImpl>(norm.options)
                                                   : nullptr;

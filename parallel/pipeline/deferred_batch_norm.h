@@ -14,7 +14,7 @@
 // once. Without running statistics a DeferredBatchNorm computes the same as BatchNorm. Not thread-safe.
 #pragma once
 
-#include <weft/parallel/data_parallel/batch_norm_variant.h>
+#include <weft/parallel/training/batch_norm_variant.h>
 #include <weft/parallel/pipeline/stage_graph.h>
 
 #include <string>
@@ -24,7 +24,7 @@ namespace weft::pipeline {
 
 // The implementation that a DeferredBatchNorm holds.
 class WEFT_EXPORT DeferredBatchNormImpl final
-    : public data_parallel::BatchNormVariant<DeferredBatchNormImpl> {
+    : public training::BatchNormVariant<DeferredBatchNormImpl> {
  public:
   explicit DeferredBatchNormImpl(const torch::nn::BatchNormOptions& options);
 

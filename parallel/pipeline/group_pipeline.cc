@@ -1,6 +1,6 @@
 #include <weft/parallel/pipeline/group_pipeline.h>
 
-#include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/pipeline/deferred_batch_norm.h>
 #include <weft/parallel/pipeline/internal/check_schedule.h>
 #include <weft/parallel/pipeline/internal/group_messages.h>
@@ -237,7 +237,7 @@ struct GroupPipeline::Impl {
           .timeout = options.timeout,
           .units = units.get(),
           .unit = parameters.size()};
-      if (of_stage.group) data_parallel::broadcast_parameters(*of_stage.group, module, 0);
+      if (of_stage.group) training::broadcast_parameters(*of_stage.group, module, 0);
       const auto own = parameters.try_emplace(stage, module, schedule, group.rank(), stage, of_stage);
       runners.try_emplace(stage, graph[stage], own.first->second.sink());
     }
@@ -435,7 +435,7 @@ void GroupPipeline::Impl::set_groups(collectives::Group next,
     const auto own = group_of(stage);
     each.clear();
     each.set_group(own);
-    if (own) data_parallel::broadcast_parameters(*own, *graph[stage].module, 0);
+    if (own) training::broadcast_parameters(*own, *graph[stage].module, 0);
   }
 }
 

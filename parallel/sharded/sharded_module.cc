@@ -1,6 +1,6 @@
 #include <weft/parallel/sharded/sharded_module.h>
 
-#include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/sharded/internal/unit_runner.h>
 #include <weft/parallel/tensor_parallel/gradients.h>
 #include <weft/rpc/core/error.h>
@@ -199,9 +199,9 @@ ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<to
     for (const auto& [name, tensor, sparse] : unit.parameters) from_rank_zero.insert(name, tensor);
   if (options_.replicas) {
     setup.groups.replicas = own_replicas(*options_.replicas);
-    data_parallel::broadcast_parameters(*setup.groups.replicas, from_rank_zero, 0);
+    training::broadcast_parameters(*setup.groups.replicas, from_rank_zero, 0);
   }
-  data_parallel::broadcast_parameters(setup.groups.gathers, from_rank_zero, 0);
+  training::broadcast_parameters(setup.groups.gathers, from_rank_zero, 0);
   if (options_.mixed_precision.buffers)
     for (const at::Tensor& buffer : buffers.values())
       if (buffer.is_floating_point()) buffer.set_data(buffer.detach().to(*options_.mixed_precision.buffers));

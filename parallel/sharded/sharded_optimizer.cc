@@ -160,14 +160,14 @@ void ShardedOptimizer::add_buckets(std::size_t first) {
   flat_->add(*group_, added, options_.bucket_bytes);
   own_.resize(parameters_.size());
   bucket_of_.resize(parameters_.size());
-  std::unordered_map<c10::Device, std::shared_ptr<data_parallel::CommunicationStream>> streams;
+  std::unordered_map<c10::Device, std::shared_ptr<training::CommunicationStream>> streams;
   for (std::size_t i = 0; i < streams_.size(); ++i)
     streams[flat_->buckets()[i].buffer.device()] = streams_[i];
   for (std::size_t i = streams_.size(); i < flat_->buckets().size(); ++i) {
     const auto& bucket = flat_->buckets()[i];
     auto& stream = streams[bucket.buffer.device()];
     if (stream == nullptr)
-      stream = std::make_shared<data_parallel::CommunicationStream>(bucket.buffer.device());
+      stream = std::make_shared<training::CommunicationStream>(bucket.buffer.device());
     for (const std::size_t parameter : bucket.parameters) bucket_of_[parameter] = streams_.size();
     for (const auto& slice : bucket.layout.slices[static_cast<std::size_t>(group_->rank())]) {
       const std::size_t parameter = bucket.parameters[slice.parameter];

@@ -1,7 +1,7 @@
 #include <weft/parallel/sharded/sharded_units.h>
 
-#include <weft/parallel/data_parallel/broadcast_state.h>
-#include <weft/parallel/data_parallel/communication_stream.h>
+#include <weft/parallel/training/broadcast_state.h>
+#include <weft/parallel/training/communication_stream.h>
 #include <weft/parallel/sharded/internal/buffer_pool.h>
 #include <weft/parallel/sharded/internal/flat_shard.h>
 #include <weft/rpc/core/error.h>
@@ -17,7 +17,7 @@
 
 namespace weft::sharded {
 
-using data_parallel::CommunicationStream;
+using training::CommunicationStream;
 using data_parallel::NamedParameter;
 using rpc::Error;
 using rpc::ErrorKind;
@@ -168,7 +168,7 @@ std::vector<bool> ShardedUnits::share_trained() const {
                         " has its parameters in other shards than rank 0, expected modules of which the same "
                         "parameters require grad when they are wrapped");
       }
-    data_parallel::share_requires_grad(group, parameters, 0);
+    training::share_requires_grad(group, parameters, 0);
     trains = group.broadcast_object(trains, 0).get();
   };
   if (setup_.groups.replicas) share(*setup_.groups.replicas);

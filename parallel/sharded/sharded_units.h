@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-namespace weft::data_parallel {
+namespace weft::training {
 class CommunicationStream;
 }
 
@@ -129,7 +129,7 @@ class WEFT_EXPORT ShardedUnits {
   std::vector<tensor_parallel::Split> splits_of(const at::Tensor& parameter) const;
   at::Tensor gradient_buffer(Unit& unit, std::size_t shard);
   template <class Start>
-  InFlight in_flight(const data_parallel::CommunicationStream& stream, Start start) const;
+  InFlight in_flight(const training::CommunicationStream& stream, Start start) const;
   void settle(InFlight collective);
   std::vector<bool> share_trained() const;
   void finish_first_reduction();

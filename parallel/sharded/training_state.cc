@@ -114,7 +114,7 @@ void expect_groups(const dist_optim::OptimizerSpec& spec, const std::vector<std:
 }
 
 // The sampler reads and writes archives.
-void add_sampler(SlicedState& to, const data_parallel::DistributedSampler& sampler,
+void add_sampler(SlicedState& to, const training::DistributedSampler& sampler,
                  const std::string& prefix) {
   torch::serialize::OutputArchive saved;
   sampler.save(saved);
@@ -129,7 +129,7 @@ void add_sampler(SlicedState& to, const data_parallel::DistributedSampler& sampl
   }
 }
 
-void take_sampler(const SlicedState& from, data_parallel::DistributedSampler& sampler,
+void take_sampler(const SlicedState& from, training::DistributedSampler& sampler,
                   const std::string& prefix) {
   torch::serialize::OutputArchive archive;
   for (auto found = from.tensors.lower_bound(prefix);

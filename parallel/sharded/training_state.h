@@ -25,7 +25,7 @@
 #pragma once
 
 #include <weft/dist_optim/local/shadow_leaves.h>
-#include <weft/parallel/data_parallel/distributed_sampler.h>
+#include <weft/parallel/training/distributed_sampler.h>
 #include <weft/parallel/sharded/checkpoint/sliced_state.h>
 #include <weft/parallel/tensor_parallel/split.h>
 
@@ -66,9 +66,9 @@ WEFT_EXPORT std::vector<ParameterSlice> slices_of(const torch::nn::Module& modul
 
 // Adds the position of a sampler; all ranks must have delivered equally many batches. After load(),
 // take_sampler() continues at that position, also with another number of ranks.
-WEFT_EXPORT void add_sampler(SlicedState& to, const data_parallel::DistributedSampler& sampler,
+WEFT_EXPORT void add_sampler(SlicedState& to, const training::DistributedSampler& sampler,
                              const std::string& prefix = "sampler/");
-WEFT_EXPORT void take_sampler(const SlicedState& from, data_parallel::DistributedSampler& sampler,
+WEFT_EXPORT void take_sampler(const SlicedState& from, training::DistributedSampler& sampler,
                               const std::string& prefix = "sampler/");
 
 // Adds whole tensors. A tensor with several names is added under the first one. placements: those of the

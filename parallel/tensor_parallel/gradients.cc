@@ -1,7 +1,7 @@
 #include <weft/parallel/tensor_parallel/gradients.h>
 
-#include <weft/parallel/data_parallel/clip_gradients.h>
-#include <weft/parallel/data_parallel/unscale.h>
+#include <weft/parallel/training/clip_gradients.h>
+#include <weft/parallel/training/unscale.h>
 #include <weft/parallel/tensor_parallel/internal/agreement.h>
 
 #include <ATen/Functions.h>
@@ -48,7 +48,7 @@ double clip_grad_norm(const std::vector<Placement>& parameters, const std::vecto
     gradients.push_back(parameter.tensor.grad());
     if (counts_here(parameter, over, members)) counted.push_back(gradients.back());
   }
-  return data_parallel::clip_gradients(counted, gradients, groups, max_norm, norm_type);
+  return training::clip_gradients(counted, gradients, groups, max_norm, norm_type);
 }
 
 bool unscale_gradients(const std::vector<Placement>& parameters, const std::vector<collectives::Group>& over,
@@ -56,10 +56,10 @@ bool unscale_gradients(const std::vector<Placement>& parameters, const std::vect
   if (over.empty()) refuse("unscale_gradients", "no group, expected at least one");
   std::vector<at::Tensor> gradients;
   for (const Placement& parameter : parameters) gradients.push_back(parameter.tensor.grad());
-  bool finite = data_parallel::unscale_gradients(over.front(), gradients, factor);
+  bool finite = training::unscale_gradients(over.front(), gradients, factor);
   // In each further group, a rank contributes the result of the groups before.
   for (std::size_t i = 1; i < over.size(); ++i)
-    finite = data_parallel::unscale_gradients(
+    finite = training::unscale_gradients(
         over[i], {at::full({1}, finite ? 0 : std::numeric_limits<float>::infinity(), at::kFloat)}, 1);
   return finite;
 }

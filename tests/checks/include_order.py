@@ -34,7 +34,7 @@ BACKEND = [*OPERATION, "parallel/collectives/flight", "parallel/collectives/back
 UP_TO_GROUPS = [*RPC, *JOB, "rpc/tensor", "parallel/collectives/flight", *COLLECTIVES, "parallel/collectives"]
 UP_TO_RREF = [*RPC, "rref/protocol", "rref"]
 UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd/engine", "dist_autograd"]
-PIPELINE = [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/tensor_parallel", "parallel/sharded/checkpoint",
+PIPELINE = [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/training", "parallel/data_parallel", "parallel/tensor_parallel", "parallel/sharded/checkpoint",
             "parallel/sharded", "parallel/schedule", "parallel/partition"]
 
 # Folder -> the folders that it may include, in addition to itself.
@@ -63,16 +63,17 @@ LAYERS = {
     "parallel/partition": ["rpc/core", "parallel/schedule"],
     "parallel/planner": ["rpc/core", "parallel/schedule", "parallel/partition"],
     "parallel/data_parallel/hooks": UP_TO_GROUPS,
-    "parallel/data_parallel": [*UP_TO_AUTOGRAD, *UP_TO_GROUPS, "parallel/data_parallel/hooks"],
-    "parallel/data_parallel/negotiated": [*UP_TO_GROUPS, "parallel/data_parallel/hooks", "parallel/data_parallel"],
+    "parallel/training": UP_TO_GROUPS,
+    "parallel/data_parallel": [*UP_TO_AUTOGRAD, *UP_TO_GROUPS, "parallel/training", "parallel/data_parallel/hooks"],
+    "parallel/data_parallel/negotiated": [*UP_TO_GROUPS, "parallel/training", "parallel/data_parallel/hooks", "parallel/data_parallel"],
     "parallel/sharded/checkpoint": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS],
-    "parallel/tensor_parallel": [*UP_TO_GROUPS, "parallel/data_parallel"],
-    "parallel/sharded": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/tensor_parallel", "parallel/sharded/checkpoint"],
+    "parallel/tensor_parallel": [*UP_TO_GROUPS, "parallel/training"],
+    "parallel/sharded": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/training", "parallel/data_parallel", "parallel/tensor_parallel", "parallel/sharded/checkpoint"],
     "parallel/pipeline": PIPELINE,
     "parallel/pipeline/remote": [*PIPELINE, "parallel/pipeline"],
     "parallel/elastic/plan": ["rpc/core"],
-    "parallel/elastic": [*UP_TO_GROUPS, "parallel/data_parallel", "parallel/elastic/plan"],
-    "parallel/elastic/sharded": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/data_parallel", "parallel/tensor_parallel",
+    "parallel/elastic": [*UP_TO_GROUPS, "parallel/training", "parallel/data_parallel", "parallel/elastic/plan"],
+    "parallel/elastic/sharded": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/training", "parallel/data_parallel", "parallel/tensor_parallel",
                                  "parallel/sharded/checkpoint", "parallel/sharded", "parallel/elastic/plan", "parallel/elastic"],
     "parallel/elastic/pipeline": [*PIPELINE, "parallel/pipeline", "parallel/elastic/plan", "parallel/elastic", "parallel/elastic/sharded"],
 }

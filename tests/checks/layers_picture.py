@@ -26,18 +26,18 @@ PLACES = {
     "dist_autograd": (40, 64, 2, "backward through calls,", "smart and fast mode"),
     "parallel/collectives": (64, 100, 2, "process groups: shared memory,", "messages, NCCL"),
     "dist_optim": (40, 60, 3, "optimizers next to", "remote parameters"),
-    "parallel/data_parallel": (60, 100, 3, "replicas of a model, gradients", "reduced during backward"),
+    "parallel/training": (64, 100, 3, "samplers, broadcasts, clipping:", "for each kind of training"),
     "dist_optim/embedding": (40, 57, 4, "tables of rows", "on several owners"),
-    "parallel/tensor_parallel": (62, 80, 4, "layers split", "over the ranks"),
-    "parallel/elastic": (80, 100, 4, "workers that join", "and die"),
-    "parallel/sharded": (62, 80, 5, "ZeRO and FSDP;", "also on dist_optim"),
-    "parallel/elastic/sharded": (80, 100, 5, "state of parts;", "also on sharded"),
-    "parallel/elastic/pipeline": (80, 100, 6, "stages of pipelines;", "also on pipeline"),
-    "parallel/pipeline": (62, 80, 6, "models in stages;", "also on partition"),
+    "parallel/tensor_parallel": (64, 82, 4, "layers split", "over the ranks"),
+    "parallel/data_parallel": (82, 100, 4, "replicas of a model;", "also on dist_autograd"),
+    "parallel/sharded": (64, 84, 5, "ZeRO and FSDP;", "also on dist_optim"),
+    "parallel/elastic": (84, 100, 5, "workers that join", "and die"),
+    "parallel/pipeline": (64, 80, 6, "models in stages;", "also on partition"),
+    "parallel/elastic/sharded": (80, 100, 6, "state of", "parts"),
+    "parallel/elastic/pipeline": (64, 100, 7, "stages of pipelines", "that change their workers"),
 }
 # Layers that are used but not below: the plane has no room. The box names them.
-ALSO_USES = {"parallel/sharded": {"dist_optim"}, "parallel/pipeline": {"parallel/partition"},
-             "parallel/elastic/sharded": {"parallel/sharded"}, "parallel/elastic/pipeline": {"parallel/pipeline"}}
+ALSO_USES = {"parallel/sharded": {"dist_optim"}, "parallel/pipeline": {"parallel/partition"}, "parallel/data_parallel": {"dist_autograd"}}
 
 WIDTH, FLOOR, MARGIN, GAP = 860, 78, 12, 3
 NAME, WORDS = 9, 6.7  # the width of a character, in a wide font

@@ -3,8 +3,8 @@
 //
 //   auto model = std::make_shared<Net>();
 //   torch::optim::SGD sgd(model->parameters(), 0.01);
-//   data_parallel::broadcast_parameters(group, *model, 0);
-//   data_parallel::broadcast_optimizer_state(group, sgd, 0);
+//   training::broadcast_parameters(group, *model, 0);
+//   training::broadcast_optimizer_state(group, sgd, 0);
 //   auto reduction = data_parallel::NegotiatedReduction::make(agent, group);
 //   data_parallel::AllReduceOptimizer optimizer(reduction, sgd, *model);
 //   for (auto& batch : *loader) {

@@ -2,7 +2,7 @@
 // ranks. The parameters themselves, which each rank moves in its inner steps, are not synchronized: a rank
 // that has taken part in the last round keeps its inner steps, and another one begins with the outer
 // parameters.
-#include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/elastic/internal/tensor_memory.h>
 #include <weft/parallel/elastic/state.h>
 #include <weft/rpc/codec/struct_codec.h>
@@ -51,7 +51,7 @@ class LocalSgdPart final : public StatePart {
   void sync(const collectives::Group& group, int source) override {
     const RoundsMessage own{training_, outer_.rounds()};
     const RoundsMessage now = group.broadcast_object(own, source).get();
-    data_parallel::broadcast_tensors(group, outer_.outer_parameters(), source).get();
+    training::broadcast_tensors(group, outer_.outer_parameters(), source).get();
     if (optimizer_ != nullptr) optimizer_->sync(group, source);
     training_ = now.training;
     outer_.set_rounds(now.rounds);

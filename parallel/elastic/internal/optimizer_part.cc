@@ -3,8 +3,8 @@
 // The fields of the states of LibTorch's optimizers are known. These states are copied into memory that is
 // used again, and broadcast as tensors. A program's own optimizer is saved and loaded by its archive, which
 // allocates memory.
-#include <weft/parallel/data_parallel/broadcast_state.h>
-#include <weft/parallel/data_parallel/optimizer_archive.h>
+#include <weft/parallel/training/broadcast_state.h>
+#include <weft/parallel/training/internal/optimizer_archive.h>
 #include <weft/parallel/elastic/internal/tensor_memory.h>
 #include <weft/parallel/elastic/internal/tensor_transfer.h>
 #include <weft/parallel/elastic/state.h>
@@ -50,7 +50,7 @@ ParamFields fields_of(torch::optim::RMSpropParamState& state) {
   return {{&state.square_avg(), &state.momentum_buffer(), &state.grad_avg()}, {&state.step()}};
 }
 ParamFields fields_of(torch::optim::LBFGSParamState& state) {
-  data_parallel::drop_scratch_memory(state);
+  training::drop_scratch_memory(state);
   return {{&state.d(), &state.H_diag(), &state.prev_flat_grad()},
           {&state.func_evals(), &state.n_iter()},
           {&state.t(), &state.prev_loss()},
@@ -159,7 +159,7 @@ class KnownOptimizerPart final : public StatePart {
   void sync(const collectives::Group& group, int source) override {
     share_form(group, source, group.rank() != source);
     const std::vector<at::Tensor> tensors = state_tensors();
-    if (!tensors.empty()) data_parallel::broadcast_tensors(group, tensors, source).get();
+    if (!tensors.empty()) training::broadcast_tensors(group, tensors, source).get();
   }
   std::function<void()> sync_later(const collectives::Group& group, const SyncPlan& plan) override {
     const bool is_new = std::any_of(plan.later.begin(), plan.later.end(),
@@ -283,23 +283,23 @@ class ArchivedOptimizerPart final : public StatePart {
  public:
   explicit ArchivedOptimizerPart(Optimizer& optimizer) : optimizer_(optimizer) {}
   std::string kind() const override { return "optimizer"; }
-  void commit() override { commit_ = data_parallel::archive_of(optimizer_); }
+  void commit() override { commit_ = training::archive_of(optimizer_); }
   void restore() override {
     optimizer_.state().clear();  // load() keeps states that the archive does not have
-    data_parallel::load_archive(commit_, optimizer_);
+    training::load_archive(commit_, optimizer_);
   }
   void sync(const collectives::Group& group, int source) override {
-    if (group.rank() == source) return data_parallel::broadcast_optimizer_state(group, optimizer_, source);
-    const std::string before = data_parallel::archive_of(optimizer_);
+    if (group.rank() == source) return training::broadcast_optimizer_state(group, optimizer_, source);
+    const std::string before = training::archive_of(optimizer_);
     const auto clear = [&] {
       optimizer_.state().clear();
     };  // load() keeps states that the archive does not have
     clear();
     try {
-      data_parallel::broadcast_optimizer_state(group, optimizer_, source);
+      training::broadcast_optimizer_state(group, optimizer_, source);
     } catch (...) {
       clear();
-      data_parallel::load_archive(before, optimizer_);
+      training::load_archive(before, optimizer_);
       throw;
     }
   }

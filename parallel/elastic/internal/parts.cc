@@ -1,5 +1,5 @@
 // The parts of a State, except optimizers.
-#include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/elastic/internal/tensor_memory.h>
 #include <weft/parallel/elastic/internal/tensor_transfer.h>
 #include <weft/parallel/elastic/state.h>
@@ -37,14 +37,14 @@ class ModulePart final : public StatePart {
     drop_gradients();
   }
   void sync(const collectives::Group& group, int source) override {
-    data_parallel::broadcast_parameters(group, *module_, source);
-    data_parallel::share_requires_grad(group, module_->parameters(), source);
+    training::broadcast_parameters(group, *module_, source);
+    training::share_requires_grad(group, module_->parameters(), source);
     drop_gradients();
   }
   // Forward changes buffers, and needs the parameters that require grad, so these are sent at once.
   std::function<void()> sync_later(const collectives::Group& group, const SyncPlan& plan) override {
-    data_parallel::broadcast_tensors(group, module_->buffers(), plan.source).get();
-    data_parallel::share_requires_grad(group, module_->parameters(), plan.source);
+    training::broadcast_tensors(group, module_->buffers(), plan.source).get();
+    training::share_requires_grad(group, module_->parameters(), plan.source);
     drop_gradients();
     return transfer_tensors(group, plan.later, module_->parameters());
   }
@@ -85,7 +85,7 @@ class TensorsPart final : public StatePart {
   void mark() override { marked_.store(tensors_); }
   void rewind() override { marked_.load(tensors_); }
   void sync(const collectives::Group& group, int source) override {
-    data_parallel::broadcast_tensors(group, tensors_, source).get();
+    training::broadcast_tensors(group, tensors_, source).get();
   }
 
  private:

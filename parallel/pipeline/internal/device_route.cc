@@ -100,7 +100,7 @@ rpc::Future<void> DeviceRoute::send(int microbatch, const Values& values) {
     header.values.requires_grad[i] = values[i].defined() && values[i].requires_grad();
   auto sent = pair_.send_object(header, receiver, 0, no_timeout);
   if (messages.empty()) return sent;
-  const auto written = data_parallel::CommunicationStream::written(device_);
+  const auto written = training::CommunicationStream::written(device_);
   return communication_.run([&] {
     communication_.follow(*written);
     return pair_.batch(std::move(messages), no_timeout);

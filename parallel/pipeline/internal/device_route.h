@@ -9,7 +9,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
-#include <weft/parallel/data_parallel/communication_stream.h>
+#include <weft/parallel/training/communication_stream.h>
 #include <weft/parallel/pipeline/internal/sent_values.h>
 #include <weft/parallel/pipeline/stage_graph.h>
 
@@ -47,7 +47,7 @@ class DeviceRoute : public std::enable_shared_from_this<DeviceRoute> {
  private:
   const collectives::Group pair_;
   const c10::Device device_;
-  const data_parallel::CommunicationStream communication_;
+  const training::CommunicationStream communication_;
 };
 
 struct RouteKey {

@@ -1,6 +1,6 @@
 #include <weft/parallel/pipeline/internal/sharded_stages.h>
 
-#include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/training/broadcast_state.h>
 #include <weft/rpc/codec/struct_codec.h>
 #include <weft/rpc/core/error.h>
 
@@ -101,7 +101,7 @@ std::unique_ptr<sharded::ShardedUnits> shard_stages(const StageGraph& graph, con
   });
   setup.names_elsewhere = compare_names(how.pipeline, units);
   for (const int stage : stages)
-    data_parallel::broadcast_parameters(setup.groups.gathers, *graph[stage].module, 0);
+    training::broadcast_parameters(setup.groups.gathers, *graph[stage].module, 0);
   return std::make_unique<sharded::ShardedUnits>(std::move(setup), units.value());
 }
 

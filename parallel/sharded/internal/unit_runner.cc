@@ -1,6 +1,6 @@
 #include <weft/parallel/sharded/internal/unit_runner.h>
 
-#include <weft/parallel/data_parallel/engine_hook.h>
+#include <weft/parallel/training/internal/engine_hook.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/ops/empty.h>
@@ -255,7 +255,7 @@ void UnitRunner::watch(std::size_t unit, const at::Tensor& output) {
   if (!output.defined() || output.grad_fn() == nullptr || data_parallel::in_backward()) return;
   std::lock_guard lock(mutex_);
   if (!in_forward_) return;
-  data_parallel::call_before(*output.grad_fn(), [weak = weak_from_this(), unit, iteration = iteration_] {
+  training::call_before(*output.grad_fn(), [weak = weak_from_this(), unit, iteration = iteration_] {
     if (const auto self = weak.lock()) self->before_backward(unit, iteration);
   });
 }

@@ -4,7 +4,7 @@
 
 namespace weft::tensor_parallel {
 
-using data_parallel::CommunicationStream;
+using training::CommunicationStream;
 
 void OverlappedGroup::InFlight::finish() {
   if (!ended_ || future_.ready()) group_.wait(std::move(future_));

@@ -9,7 +9,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
-#include <weft/parallel/data_parallel/communication_stream.h>
+#include <weft/parallel/training/communication_stream.h>
 #include <weft/rpc/core/mutex.h>
 
 #include <c10/core/Event.h>
@@ -29,7 +29,7 @@ class OverlappedGroup {
         : group_(std::move(group)),
           future_(std::move(future)),
           device_(device),
-          ended_(data_parallel::CommunicationStream::written(device)) {}
+          ended_(training::CommunicationStream::written(device)) {}
     // Call it once. Throws the group's error; on a device, only an error that is already known.
     void finish();
 
@@ -51,11 +51,11 @@ class OverlappedGroup {
   }
 
  private:
-  std::shared_ptr<data_parallel::CommunicationStream> stream_after_current(c10::Device device);
+  std::shared_ptr<training::CommunicationStream> stream_after_current(c10::Device device);
 
   const collectives::Group group_;
   rpc::Mutex mutex_;
-  std::unordered_map<c10::Device, std::shared_ptr<data_parallel::CommunicationStream>> streams_
+  std::unordered_map<c10::Device, std::shared_ptr<training::CommunicationStream>> streams_
       WEFT_GUARDED_BY(mutex_);
 };
 

@@ -1,7 +1,7 @@
 // Data parallel training on a GPU, over NCCL: one rank, and two processes that share one GPU. Skipped where
 // LibTorch's CUDA libraries, NCCL or a GPU are missing.
 #include <weft/dist_autograd/pass.h>
-#include <weft/parallel/data_parallel/autocast.h>
+#include <weft/parallel/training/autocast.h>
 #include <weft/parallel/data_parallel/hooks/adasum_hook.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/parallel/data_parallel/hooks/power_sgd_hook.h>
@@ -9,7 +9,7 @@
 #include <weft/parallel/data_parallel/hooks/top_k_hook.h>
 #include <weft/parallel/data_parallel/optimizer_in_backward.h>
 #include <weft/parallel/data_parallel/sync_batch_norm.h>
-#include <weft/parallel/data_parallel/unscale.h>
+#include <weft/parallel/training/unscale.h>
 
 #include <map>
 
@@ -156,13 +156,13 @@ void an_infinite_gradient_is_found_by_all(const Group& group) {
     optimizer.zero_grad();
     at::Tensor output;
     {
-      const Autocast autocast(at::kCUDA);
+      const training::Autocast autocast(at::kCUDA);
       output = ddp.forward(batch.data.to(gpu, at::kFloat), true);
     }
     EXPECT_EQ(output.scalar_type(), at::kHalf);
     const double factor = finite || group.rank() != 0 ? 1024 : 1e38;
     (torch::mse_loss(output.to(at::kFloat), batch.target.to(gpu, at::kFloat)) * factor).backward();
-    EXPECT_EQ(unscale_gradients(group, optimizer, 1024), finite);
+    EXPECT_EQ(training::unscale_gradients(group, optimizer, 1024), finite);
   }
 }
 

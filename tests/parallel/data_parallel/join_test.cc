@@ -1,7 +1,7 @@
 #include <weft/parallel/data_parallel/join.h>
 
 #include <weft/dist_autograd/autograd_layer.h>
-#include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/data_parallel/hooks/adasum_hook.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/parallel/data_parallel/hooks/post_local_sgd_hook.h>
@@ -315,7 +315,7 @@ TEST(Join, TheStateOfAnOptimizerCanBeBroadcast) {
         torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
         optimizer.step();
       }
-      broadcast_optimizer_state(group, optimizer, ddp.join_source());
+      training::broadcast_optimizer_state(group, optimizer, ddp.join_source());
     }
     EXPECT_EQ(ddp.join_source(), 1);
     optimizer.zero_grad();

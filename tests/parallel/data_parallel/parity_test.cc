@@ -1,9 +1,9 @@
 // Behaviours that PyTorch's and Horovod's suites test and no other file here asserts (docs/parity_ddp.md).
-#include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/data_parallel/hooks/power_sgd_hook.h>
 #include <weft/parallel/data_parallel/negotiated/all_reduce_optimizer.h>
 #include <weft/parallel/data_parallel/sync_batch_norm.h>
-#include <weft/parallel/data_parallel/unscale.h>
+#include <weft/parallel/training/unscale.h>
 
 #include <array>
 #include <functional>
@@ -379,7 +379,7 @@ TEST_F(ReplicaParity, AScaledLossTrainsAsAnUnscaledOne) {
       const Batch batch = Batch::of_step(step, 2).part(group.rank(), 2);
       optimizer.zero_grad();
       (1024 * torch::mse_loss(ddp.forward(batch.data), batch.target)).backward();
-      EXPECT_TRUE(unscale_gradients(group, optimizer, 1024));
+      EXPECT_TRUE(training::unscale_gradients(group, optimizer, 1024));
       optimizer.step();
     }
     expect_close(values_of(*net), values_of(alone));
@@ -747,14 +747,14 @@ TEST(AllReduceParity, StateAndOptionsOfAnOptimizerAreBroadcastFromTheRoot) {
       adam.step();
     };
     for (int i = 0; i <= group.rank(); ++i) step(i + group.rank());
-    broadcast_parameters(group, net, 0);
-    broadcast_optimizer_state(group, adam, 0);
+    training::broadcast_parameters(group, net, 0);
+    training::broadcast_optimizer_state(group, adam, 0);
     const auto& options = static_cast<torch::optim::AdamOptions&>(adam.param_groups()[0].options());
     EXPECT_EQ(options.lr(), 0.1);
     EXPECT_EQ(options.weight_decay(), 0.01);
     step(5);
     Tensors values = values_of(net), first = values_of(net);
-    broadcast_tensors(group, first, 0).get();
+    training::broadcast_tensors(group, first, 0).get();
     expect_close(values, first, 0);
   });
 }

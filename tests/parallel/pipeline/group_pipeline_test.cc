@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/pipeline/group_pipeline.h>
 #include <weft/parallel/pipeline/layer_graph.h>
 #include <weft/parallel/schedule/generators.h>
@@ -317,7 +317,7 @@ TEST(GroupPipeline, ContinuesWithFewerAndMorePipelines) {
         build(grown, 7);
       }
       if (!sharded) {  // the program keeps the state of its optimizer
-        data_parallel::broadcast_optimizer_state(data_grown, *trainer.optimizer, 0);
+        training::broadcast_optimizer_state(data_grown, *trainer.optimizer, 0);
       }
       load(data_grown);
       for (int step = 4; step < 6; ++step) take_step(step, 2);

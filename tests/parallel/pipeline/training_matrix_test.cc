@@ -1,6 +1,6 @@
 // A GroupPipeline x what programs do with a module. Each cell trains a model on two ranks and in one process,
 // with the same program, and compares the parameters at the end.
-#include <weft/parallel/data_parallel/unscale.h>
+#include <weft/parallel/training/unscale.h>
 #include <weft/parallel/pipeline/group_pipeline.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>
@@ -208,7 +208,7 @@ TEST_P(TrainingMatrix, ParametersAreThoseOfOneProcess) {
     GroupPipeline pipeline(created, graph, schedule, {.loss = squares, .timeout = 20s});
     trainer.backward = [&](const at::Tensor& x, const at::Tensor& y) { pipeline.step({x}, {y}); };
     trainer.unscale = [&](std::vector<at::Tensor> gradients, double factor) {
-      return data_parallel::unscale_gradients(group, std::move(gradients), factor);
+      return training::unscale_gradients(group, std::move(gradients), factor);
     };
     run(program, trainer);
     for (const auto& layer : trainer.own) {

@@ -1,5 +1,5 @@
 // Stages that step their parameters: at the end of a step, and with several versions of weights.
-#include <weft/parallel/data_parallel/autocast.h>
+#include <weft/parallel/training/autocast.h>
 #include <weft/parallel/pipeline/group_pipeline.h>
 #include <weft/parallel/pipeline/local_pipeline.h>
 #include <weft/parallel/schedule/generators.h>
@@ -368,7 +368,7 @@ TEST(StageOptimizers, InvalidateTheCastsOfAutocast) {
   const StageGraph by_hand = whole();
   torch::optim::SGD optimizer(by_hand.parameters(), momentum);
   for (int microbatch = 0; microbatch < 4; ++microbatch) {
-    const data_parallel::Autocast autocast(at::kCPU, at::kBFloat16);
+    const training::Autocast autocast(at::kCPU, at::kBFloat16);
     const auto rows = at::indexing::Slice(2 * microbatch, 2 * microbatch + 2);
     optimizer.zero_grad();
     squares(by_hand[0].forward({x.index({rows})}), {y.index({rows})}).backward();
@@ -379,7 +379,7 @@ TEST(StageOptimizers, InvalidateTheCastsOfAutocast) {
     LocalPipeline pipeline(
         graph, schedule::add_recomputation(schedule::pipedream({.ranks = 1, .microbatches = 4}), recompute),
         {.loss = squares, .optimizer = momentum});
-    const data_parallel::Autocast autocast(at::kCPU, at::kBFloat16);
+    const training::Autocast autocast(at::kCPU, at::kBFloat16);
     pipeline.step({x}, {y});
     expect_close(graph.parameters(), by_hand.parameters(), "model");
   }

@@ -1,5 +1,5 @@
 // FullyShardedDataParallel in types narrower than the parameters, against the same arithmetic in one process.
-#include <weft/parallel/data_parallel/unscale.h>
+#include <weft/parallel/training/unscale.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 #include <weft/parallel/sharded/fully_sharded_optimizer.h>
 
@@ -340,12 +340,12 @@ TEST(FullyShardedTypes, AScalerSkipsTheStepsOfAllRanks) {
             const at::Tensor gradient = fsdp.parameters().front().grad();
             const at::Tensor kept = gradient.clone();
             gradient[0] = std::numeric_limits<float>::infinity();
-            EXPECT_FALSE(data_parallel::unscale_gradients(fsdp.group(), {gradient}, 1));
+            EXPECT_FALSE(training::unscale_gradients(fsdp.group(), {gradient}, 1));
             gradient.copy_(kept);
           } else if (step == 3) {
-            EXPECT_FALSE(data_parallel::unscale_gradients(fsdp.group(), {at::ones({1})}, 1));
+            EXPECT_FALSE(training::unscale_gradients(fsdp.group(), {at::ones({1})}, 1));
           }
-          const bool finite = data_parallel::unscale_gradients(fsdp.group(), optimizer, scaler.factor());
+          const bool finite = training::unscale_gradients(fsdp.group(), optimizer, scaler.factor());
           if (finite) optimizer.step();
           scaler.update(finite);
         }

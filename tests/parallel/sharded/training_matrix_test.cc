@@ -1,7 +1,7 @@
 // Every way to train on several ranks x what programs do with a module. Each cell trains a model on two ranks
 // and in one process, with the same program, and compares the parameters at the end.
 #include <weft/dist_autograd/activation_checkpoint.h>
-#include <weft/parallel/data_parallel/unscale.h>
+#include <weft/parallel/training/unscale.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 #include <weft/parallel/sharded/fully_sharded_optimizer.h>
 #include <weft/parallel/sharded/sharded_optimizer.h>
@@ -233,7 +233,7 @@ class Ddp : public WithModule<Whole> {
   void step() override { optimizer_.step(); }
   void zero_grad() override { optimizer_.zero_grad(); }
   bool unscale(double factor) override {
-    return data_parallel::unscale_gradients(ddp.group(), gradients(), factor);
+    return training::unscale_gradients(ddp.group(), gradients(), factor);
   }
   void load() override { training_matrix_test::load(model, whole_net()); }
   data_parallel::DistributedDataParallel<Whole> ddp;
@@ -270,7 +270,7 @@ class Fsdp final : public WithModule<Whole> {
   void step() override { optimizer_.step(); }
   void zero_grad() override { optimizer_.zero_grad(); }
   bool unscale(double factor) override {
-    return data_parallel::unscale_gradients(fsdp.group(), gradients(), factor);
+    return training::unscale_gradients(fsdp.group(), gradients(), factor);
   }
   void load() override {
     const auto guard = fsdp.gather(Changes::kept);

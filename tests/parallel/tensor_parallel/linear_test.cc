@@ -2,7 +2,7 @@
 #include <weft/parallel/tensor_parallel/linear.h>
 
 #include <weft/dist_autograd/activation_checkpoint.h>
-#include <weft/parallel/data_parallel/autocast.h>
+#include <weft/parallel/training/autocast.h>
 #include <weft/parallel/tensor_parallel/conjugates.h>
 #include <weft/parallel/tensor_parallel/mixture_of_experts.h>
 #include <weft/parallel/tensor_parallel/vocabulary_embedding.h>
@@ -196,7 +196,7 @@ TEST_P(Linears, AutocastComputesInTheNarrowType) {
     const at::Tensor x = at::ones({2, width}).requires_grad_();
     at::Tensor output;
     {
-      const data_parallel::Autocast autocast(at::kCPU, at::kBFloat16);
+      const training::Autocast autocast(at::kCPU, at::kBFloat16);
       output = column(x);
     }
     EXPECT_EQ(output.scalar_type(), at::kBFloat16);

@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/autocast.h>
+#include <weft/parallel/training/autocast.h>
 #include <weft/parallel/tensor_parallel/ring_attention.h>
 
 #include "tests/parallel/tensor_parallel/ranks.h"
@@ -94,7 +94,7 @@ TEST_P(Rings, AutocastDoesNotChangeTheResult) {
       const at::Tensor query = mine(whole.query), key = mine(whole.key), value = mine(whole.value);
       at::Tensor output;
       {
-        std::optional<data_parallel::Autocast> autocast;
+        std::optional<training::Autocast> autocast;
         if (narrow) autocast.emplace(at::kCPU, at::kBFloat16);
         output = RingAttention(group, {.causal = true})(query, key, value);
       }

@@ -122,7 +122,7 @@ ReductionRequest prepare_reduction(PendingReduction& pending, const std::vector<
     pending.bytes += tensor.is_sparse() ? tensor._values().nbytes() : tensor.nbytes();
     scale(tensor, pending.call.prescale);
   }
-  pending.written = CommunicationStream::written(pending.tensors.front().device());
+  pending.written = training::CommunicationStream::written(pending.tensors.front().device());
   return {.name = pending.name,
           .meaning = shapes_of(pending) + " on " + place + call,
           .kind = c10::toString(pending.tensors.front().scalar_type()) + (" on " + place) + call,
@@ -150,7 +150,7 @@ PendingReduction zeros_of(const std::string& name, const ReductionForm& form,
   }
   for (const at::Tensor& tensor : pending.tensors)
     if (!tensor.is_sparse()) pending.bytes += tensor.nbytes();
-  pending.written = CommunicationStream::written(pending.tensors.front().device());
+  pending.written = training::CommunicationStream::written(pending.tensors.front().device());
   return pending;
 }
 

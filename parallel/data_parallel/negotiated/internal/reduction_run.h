@@ -10,7 +10,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
-#include <weft/parallel/data_parallel/communication_stream.h>
+#include <weft/parallel/training/communication_stream.h>
 #include <weft/parallel/data_parallel/negotiated/internal/pending_reduction.h>
 #include <weft/parallel/data_parallel/sparse_gradients.h>
 #include <weft/rpc/core/mutex.h>
@@ -43,7 +43,7 @@ struct ReductionLane {
 
   const collectives::Group group;
   FusionMemory memory;
-  const CommunicationStream launches, results;
+  const training::CommunicationStream launches, results;
 };
 
 // Owned by its own collective while the collective is in flight.

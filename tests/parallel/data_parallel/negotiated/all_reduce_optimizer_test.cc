@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/negotiated/all_reduce_optimizer.h>
 
-#include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/training/broadcast_state.h>
 
 #include "tests/parallel/data_parallel/hooks/hooks.h"
 
@@ -53,7 +53,7 @@ void train(int ranks, int steps, const AllReduceOptimizerOptions& options,
   on_reductions(ranks, [&](const auto& reduction, const Group& group) {
     Net net(static_cast<std::uint64_t>(group.rank() + 1));
     auto sgd = sgd_of(net);
-    broadcast_parameters(group, net, 0);
+    training::broadcast_parameters(group, net, 0);
     AllReduceOptimizer optimizer(reduction, sgd, net, options);
     for (int step = 0; step < steps; ++step) {
       optimizer.zero_grad(step % 2 == 0);
@@ -405,7 +405,7 @@ TEST(AllReduceOptimizer, ARankThatHasJoinedContributesZero) {
     }
     const int last = reduction->join().get();
     EXPECT_EQ(last, ranks - 1);
-    broadcast_parameters(group, net, last);
+    training::broadcast_parameters(group, net, last);
     expect_close(values_of(net), values_of(alone));
   });
 }

@@ -1,6 +1,6 @@
-#include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/training/broadcast_state.h>
 
-#include <weft/parallel/data_parallel/optimizer_archive.h>
+#include <weft/parallel/training/internal/optimizer_archive.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <c10/core/GradMode.h>
@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-namespace weft::data_parallel {
+namespace weft::training {
 namespace {
 
 // "weight Float[3, 2] on cpu". The ranks' devices may have different numbers.
@@ -91,4 +91,4 @@ void broadcast_optimizer_state(const collectives::Group& group, torch::optim::Op
   if (group.rank() != source) load_archive(state, optimizer);
 }
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace weft::data_parallel {
+namespace weft::training {
 
 // All dimensions except that of the channels.
 WEFT_EXPORT std::vector<std::int64_t> reduced_dims(const at::Tensor& input);
@@ -86,4 +86,4 @@ std::vector<std::string> replace_batch_norms(torch::nn::Module& module, const st
   });
 }
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

@@ -1,6 +1,6 @@
 // DistributedSampler: gives each rank its part of a dataset's indices, for LibTorch's data loader.
 //
-//   data_parallel::DistributedSampler sampler{dataset.size().value(), group};
+//   training::DistributedSampler sampler{dataset.size().value(), group};
 //   auto loader = torch::data::make_data_loader(std::move(dataset), sampler, 64);
 //   for (std::size_t epoch = 0; epoch < 10; ++epoch) {
 //     sampler.set_epoch(epoch);
@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-namespace weft::data_parallel {
+namespace weft::training {
 
 // The options must be equal on all ranks.
 struct SamplerOptions {
@@ -118,4 +118,4 @@ class DistributedSampler::Batches {
   Loader* loader_;
 };
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/distributed_sampler.h>
+#include <weft/parallel/training/distributed_sampler.h>
 
 #include <weft/rpc/core/mutex.h>
 
@@ -11,7 +11,7 @@
 #include <deque>
 #include <numeric>
 
-namespace weft::data_parallel {
+namespace weft::training {
 namespace {
 
 std::vector<std::size_t> order_of(std::size_t size, const SamplerOptions& options, std::size_t epoch) {
@@ -157,4 +157,4 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
   state_->resumes = true;
 }
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

@@ -1,11 +1,11 @@
-#include <weft/parallel/data_parallel/clip_gradients.h>
+#include <weft/parallel/training/clip_gradients.h>
 
 #include "tests/parallel/data_parallel/ranks.h"
 
-namespace weft::data_parallel::clip_gradients_test {
+namespace weft::training::clip_gradients_test {
 namespace {
 
-using namespace testing;
+using namespace data_parallel::testing;
 
 // Only rank 0 has a complex and a sparse gradient.
 TEST(ClipGradients, MayBeComplexOrSparse) {
@@ -45,4 +45,4 @@ TEST(ClipGradients, ANormThatIsNotFiniteIsReturnedOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace weft::data_parallel::clip_gradients_test
+}  // namespace weft::training::clip_gradients_test

@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/unscale.h>
+#include <weft/parallel/training/unscale.h>
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-namespace weft::data_parallel {
+namespace weft::training {
 
 bool unscale_gradients(const collectives::Group& group, const torch::optim::Optimizer& optimizer,
                        double factor) {
@@ -37,4 +37,4 @@ bool unscale_gradients(const collectives::Group& group, std::vector<at::Tensor> 
   return found.item<float>() == 0;
 }
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

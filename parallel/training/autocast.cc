@@ -1,8 +1,8 @@
-#include <weft/parallel/data_parallel/autocast.h>
+#include <weft/parallel/training/autocast.h>
 
 #include <ATen/autocast_mode.h>
 
-namespace weft::data_parallel {
+namespace weft::training {
 
 Autocast::Autocast(at::DeviceType device, std::optional<at::ScalarType> dtype, bool enabled)
     : device_(device),
@@ -19,4 +19,4 @@ Autocast::~Autocast() {
   at::autocast::set_autocast_dtype(device_, dtype_before_);
 }
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/distributed_sampler.h>
+#include <weft/parallel/training/distributed_sampler.h>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -10,7 +10,7 @@
 
 #include "tests/support/errors.h"
 
-namespace weft::data_parallel::distributed_sampler_test {
+namespace weft::training::distributed_sampler_test {
 namespace {
 
 using Indices = std::vector<std::size_t>;
@@ -174,4 +174,4 @@ TEST(DistributedSampler, RefusesInvalidRanksAndStates) {
 }
 
 }  // namespace
-}  // namespace weft::data_parallel::distributed_sampler_test
+}  // namespace weft::training::distributed_sampler_test

@@ -12,7 +12,7 @@
 
 #include <vector>
 
-namespace weft::data_parallel {
+namespace weft::training {
 
 // If the norm of the `counted` gradients of all ranks exceeds max_norm, scales `gradients` so that this norm
 // becomes max_norm. Returns the norm before scaling, with the same bits on all ranks. counted: the gradients
@@ -26,4 +26,4 @@ WEFT_EXPORT double clip_gradients(const std::vector<at::Tensor>& counted,
                                   const std::vector<collectives::Group>& over, double max_norm,
                                   double norm_type = 2);
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

@@ -1,11 +1,11 @@
-#include <weft/parallel/data_parallel/broadcast_state.h>
+#include <weft/parallel/training/broadcast_state.h>
 
 #include "tests/parallel/data_parallel/ranks.h"
 
-namespace weft::data_parallel::broadcast_state_test {
+namespace weft::training::broadcast_state_test {
 namespace {
 
-using namespace testing;
+using namespace data_parallel::testing;
 
 TEST(BroadcastParameters, GivesAllRanksTheRootsParameters) {
   Company company(3, Backend::memory);
@@ -113,4 +113,4 @@ TEST(BroadcastOptimizerState, OfLbfgsWithAHistoryThatIsNotFull) {
 }
 
 }  // namespace
-}  // namespace weft::data_parallel::broadcast_state_test
+}  // namespace weft::training::broadcast_state_test

@@ -1,5 +1,5 @@
 // Reductions on devices: an accelerator and NCCL, both fake, two ranks of one process.
-#include <weft/parallel/data_parallel/communication_stream.h>
+#include <weft/parallel/training/communication_stream.h>
 
 #include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_autograd/pass.h>
@@ -9,10 +9,10 @@
 #include "tests/parallel/collectives/nccl/fake_devices.h"
 #include "tests/parallel/data_parallel/ranks.h"
 
-namespace weft::data_parallel::communication_stream_test {
+namespace weft::training::communication_stream_test {
 namespace {
 
-using namespace testing;
+using namespace data_parallel::testing;
 using test::FakeAccelerator;
 
 // LibTorch's engine starts a thread for each device that it finds at the first backward of the process.
@@ -319,4 +319,4 @@ TEST_F(OnDevices, RemoteLayersOfTheHostAndReplicasAlternate) {
 }
 
 }  // namespace
-}  // namespace weft::data_parallel::communication_stream_test
+}  // namespace weft::training::communication_stream_test

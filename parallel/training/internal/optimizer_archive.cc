@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/optimizer_archive.h>
+#include <weft/parallel/training/internal/optimizer_archive.h>
 
 #include <torch/optim/lbfgs.h>
 #include <torch/serialize/archive.h>
@@ -6,7 +6,7 @@
 #include <sstream>
 #include <utility>
 
-namespace weft::data_parallel {
+namespace weft::training {
 
 void drop_scratch_memory(torch::optim::OptimizerParamState& state) {
   if (auto* const lbfgs = dynamic_cast<torch::optim::LBFGSParamState*>(&state)) lbfgs->al(std::nullopt);
@@ -28,4 +28,4 @@ void load_archive(const std::string& bytes, torch::optim::Optimizer& optimizer) 
   optimizer.load(archive);
 }
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

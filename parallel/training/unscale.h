@@ -3,7 +3,7 @@
 //
 //   dist_optim::GradScaler scaler;
 //   scaler.scale(loss).backward();
-//   const bool finite = data_parallel::unscale_gradients(ddp.group(), optimizer, scaler.factor());
+//   const bool finite = training::unscale_gradients(ddp.group(), optimizer, scaler.factor());
 //   if (finite) optimizer.step();
 //   scaler.update(finite);      // all ranks skip the same steps, and have the same factor
 //
@@ -21,7 +21,7 @@ namespace torch::optim {
 class Optimizer;
 }
 
-namespace weft::data_parallel {
+namespace weft::training {
 
 // All ranks call it, and it blocks. Undefined gradients are ignored. If at least one rank has a gradient that
 // is not finite, the function returns false on all ranks, and the gradients' values are unspecified.
@@ -30,4 +30,4 @@ WEFT_EXPORT bool unscale_gradients(const collectives::Group& group, const torch:
 WEFT_EXPORT bool unscale_gradients(const collectives::Group& group, std::vector<at::Tensor> gradients,
                                    double factor);
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

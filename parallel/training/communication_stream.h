@@ -19,7 +19,7 @@
 #include <optional>
 #include <utility>
 
-namespace weft::data_parallel {
+namespace weft::training {
 
 class WEFT_EXPORT CommunicationStream {
  public:
@@ -53,4 +53,4 @@ class WEFT_EXPORT CommunicationStream {
   std::optional<c10::Stream> writer_;  // the latest writer; this stream already follows the earlier writers
 };
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

@@ -1,8 +1,8 @@
-#include <weft/parallel/data_parallel/batch_norm_variant.h>
+#include <weft/parallel/training/batch_norm_variant.h>
 
 #include <torch/nn/modules/container/sequential.h>
 
-namespace weft::data_parallel {
+namespace weft::training {
 namespace {
 
 void replace_children(torch::nn::Module& module, const std::string& prefix, const std::string& operation,
@@ -48,4 +48,4 @@ std::vector<std::string> replace_in_sequentials(
   return replaced;
 }
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-namespace weft::data_parallel {
+namespace weft::training {
 
 // The engine calls f on its thread before each run of the node, as long as the node exists.
 template <class F>
@@ -25,4 +25,4 @@ void call_before(torch::autograd::Node& node, F f) {
   node.add_pre_hook(std::make_unique<Hook>(std::move(f)));
 }
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

@@ -2,7 +2,7 @@
 //
 //   at::Tensor loss;
 //   {
-//     const data_parallel::Autocast autocast(at::kCPU, at::kBFloat16);
+//     const training::Autocast autocast(at::kCPU, at::kBFloat16);
 //     loss = torch::cross_entropy_loss(ddp.forward(images), labels);
 //   }
 //   loss.backward();   // outside of the guard
@@ -22,7 +22,7 @@
 
 #include <optional>
 
-namespace weft::data_parallel {
+namespace weft::training {
 
 class WEFT_EXPORT Autocast {
  public:
@@ -40,4 +40,4 @@ class WEFT_EXPORT Autocast {
   const at::ScalarType dtype_before_;
 };
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

@@ -10,7 +10,7 @@
 
 #include <string>
 
-namespace weft::data_parallel {
+namespace weft::training {
 
 WEFT_EXPORT std::string archive_of(torch::optim::Optimizer& optimizer);
 // Loads the bytes into an optimizer of the same type with the same parameters. States that the bytes do not
@@ -20,4 +20,4 @@ WEFT_EXPORT void load_archive(const std::string& bytes, torch::optim::Optimizer&
 // Drops that list if the state is one of LBFGS. For code that copies states without archive_of().
 WEFT_EXPORT void drop_scratch_memory(torch::optim::OptimizerParamState& state);
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

@@ -1,15 +1,15 @@
-#include <weft/parallel/data_parallel/autocast.h>
+#include <weft/parallel/training/autocast.h>
 
-#include <weft/parallel/data_parallel/unscale.h>
+#include <weft/parallel/training/unscale.h>
 
 #include <ATen/autocast_mode.h>
 
 #include "tests/parallel/data_parallel/ranks.h"
 
-namespace weft::data_parallel::autocast_test {
+namespace weft::training::autocast_test {
 namespace {
 
-using namespace testing;
+using namespace data_parallel::testing;
 
 at::ScalarType type_of_product() { return at::mm(at::ones({2, 2}), at::ones({2, 2})).scalar_type(); }
 
@@ -86,4 +86,4 @@ TEST(Autocast, ADistributedTrainingEqualsTheAlgorithmInOneProcess) {
 }
 
 }  // namespace
-}  // namespace weft::data_parallel::autocast_test
+}  // namespace weft::training::autocast_test

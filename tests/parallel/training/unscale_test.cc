@@ -1,11 +1,11 @@
-#include <weft/parallel/data_parallel/unscale.h>
+#include <weft/parallel/training/unscale.h>
 
 #include "tests/parallel/data_parallel/ranks.h"
 
-namespace weft::data_parallel::unscale_test {
+namespace weft::training::unscale_test {
 namespace {
 
-using namespace testing;
+using namespace data_parallel::testing;
 
 class Unscale : public ::testing::Test {
  protected:
@@ -51,4 +51,4 @@ TEST_F(Unscale, ReadsTheValuesOfSparseGradients) {
 }
 
 }  // namespace
-}  // namespace weft::data_parallel::unscale_test
+}  // namespace weft::training::unscale_test

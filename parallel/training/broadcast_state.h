@@ -14,7 +14,7 @@
 
 #include <vector>
 
-namespace weft::data_parallel {
+namespace weft::training {
 
 // Copies the tensors of rank `source` into the tensors of all ranks, with one collective for each dtype and
 // device. The tensors must have the same shapes, dtypes and order on all ranks; their strides may differ.
@@ -42,4 +42,4 @@ WEFT_EXPORT void share_requires_grad(const collectives::Group& group,
 WEFT_EXPORT void broadcast_optimizer_state(const collectives::Group& group,
                                            torch::optim::Optimizer& optimizer, int source);
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

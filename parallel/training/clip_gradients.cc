@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/clip_gradients.h>
+#include <weft/parallel/training/clip_gradients.h>
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <unordered_map>
 
-namespace weft::data_parallel {
+namespace weft::training {
 namespace {
 
 at::Tensor norm_of(const at::Tensor& values, double norm_type) {
@@ -51,4 +51,4 @@ double clip_gradients(const std::vector<at::Tensor>& counted, const std::vector<
   return total;
 }
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training

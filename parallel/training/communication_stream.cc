@@ -1,8 +1,8 @@
-#include <weft/parallel/data_parallel/communication_stream.h>
+#include <weft/parallel/training/communication_stream.h>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-namespace weft::data_parallel {
+namespace weft::training {
 namespace {
 
 using c10::impl::VirtualGuardImpl;
@@ -50,4 +50,4 @@ void CommunicationStream::synchronize_current() const {
   if (stream_) current().synchronize();
 }
 
-}  // namespace weft::data_parallel
+}  // namespace weft::training
