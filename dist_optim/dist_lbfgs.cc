@@ -2,7 +2,7 @@
 #include <weft/dist_optim/lbfgs/options.h>
 #include <weft/dist_optim/lbfgs/service.h>
 #include <weft/dist_optim/lbfgs/strong_wolfe.h>
-#include <weft/dist_optim/local/require.h>
+#include <weft/dist_optim/local/internal/require.h>
 #include <weft/dist_optim/service/failure.h>
 #include <weft/dist_optim/service/in_order.h>
 #include <weft/dist_optim/service/owner_call.h>

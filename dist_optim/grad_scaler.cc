@@ -1,5 +1,5 @@
 #include <weft/dist_optim/grad_scaler.h>
-#include <weft/dist_optim/local/require.h>
+#include <weft/dist_optim/local/internal/require.h>
 
 #include <cmath>
 

@@ -1,5 +1,5 @@
 #include <weft/dist_optim/learning_rate.h>
-#include <weft/dist_optim/local/require.h>
+#include <weft/dist_optim/local/internal/require.h>
 
 #include <algorithm>
 #include <cmath>

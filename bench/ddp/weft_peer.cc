@@ -4,7 +4,7 @@
 #include "bench/ddp/weft_rank.h"
 
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
-#include <weft/parallel/data_parallel/overlap_trial.h>
+#include <weft/parallel/data_parallel/internal/overlap_trial.h>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 

@@ -1,7 +1,7 @@
 #include <weft/dist_optim/embedding/client.h>
 
 #include <weft/dist_autograd/pass_state.h>
-#include <weft/dist_optim/local/row_tensors.h>
+#include <weft/dist_optim/local/internal/row_tensors.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <ATen/ops/empty.h>

@@ -1,5 +1,5 @@
 #include <weft/dist_optim/embedding/row_optimizer.h>
-#include <weft/dist_optim/local/row_update.h>
+#include <weft/dist_optim/local/internal/row_update.h>
 #include <weft/rpc/core/error.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include <weft/dist_optim/embedding/row_target.h>
 
-#include <weft/dist_optim/local/row_tensors.h>
+#include <weft/dist_optim/local/internal/row_tensors.h>
 
 namespace weft::dist_optim {
 

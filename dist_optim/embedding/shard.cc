@@ -2,7 +2,7 @@
 
 #include <weft/dist_optim/embedding/partition.h>
 #include <weft/dist_optim/embedding/row_target.h>
-#include <weft/dist_optim/local/row_tensors.h>
+#include <weft/dist_optim/local/internal/row_tensors.h>
 #include <weft/dist_optim/service/failure.h>
 #include <weft/dist_optim/service/host_guard.h>
 #include <weft/rpc/core/when_all.h>

@@ -2,7 +2,7 @@
 
 #include <weft/dist_autograd/pass_state.h>
 #include <weft/dist_optim/local/gradients.h>
-#include <weft/dist_optim/local/row_tensors.h>
+#include <weft/dist_optim/local/internal/row_tensors.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <ATen/core/grad_mode.h>

@@ -1,5 +1,5 @@
 #include <weft/dist_optim/lbfgs/vectors.h>
-#include <weft/dist_optim/local/require.h>
+#include <weft/dist_optim/local/internal/require.h>
 
 #include <algorithm>
 #include <string>

@@ -1,10 +1,10 @@
 #include <weft/dist_optim/local/optimizer_state.h>
 
-#include <weft/dist_optim/local/adadelta.h>
-#include <weft/dist_optim/local/adamax.h>
-#include <weft/dist_optim/local/rowwise_adagrad.h>
-#include <weft/dist_optim/local/rprop.h>
-#include <weft/dist_optim/local/sparse_adam.h>
+#include <weft/dist_optim/local/internal/adadelta.h>
+#include <weft/dist_optim/local/internal/adamax.h>
+#include <weft/dist_optim/local/internal/rowwise_adagrad.h>
+#include <weft/dist_optim/local/internal/rprop.h>
+#include <weft/dist_optim/local/internal/sparse_adam.h>
 #include <weft/rpc/core/error.h>
 
 #include <torch/optim/adagrad.h>

@@ -1,6 +1,6 @@
 #include <weft/dist_optim/local/step_options.h>
 
-#include <weft/dist_optim/local/require.h>
+#include <weft/dist_optim/local/internal/require.h>
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 
 #include <weft/dist_autograd/module/module_service.h>
 #include <weft/dist_autograd/pass_state.h>
-#include <weft/dist_optim/local/row_tensors.h>
+#include <weft/dist_optim/local/internal/row_tensors.h>
 #include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/sessions.h>
 #include <weft/rref/rref_layer.h>

@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/local_sgd.h>
 
-#include <weft/parallel/data_parallel/hooks/hook_state.h>
+#include <weft/parallel/data_parallel/hooks/internal/hook_state.h>
 #include <weft/parallel/data_parallel/hooks/model_averager.h>
 
 #include <ATen/Functions.h>

@@ -1,8 +1,9 @@
 #include <weft/parallel/data_parallel/replica.h>
 
-#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
-#include <weft/parallel/data_parallel/sparse_gradients.h>
+#include <weft/parallel/data_parallel/internal/reducer.h>
+#include <weft/parallel/data_parallel/internal/sparse_gradients.h>
+#include <weft/parallel/training/broadcast_state.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <c10/core/GradMode.h>
@@ -126,6 +127,16 @@ Replica::NoSync::NoSync(Reducer& reducer) : reducer_(reducer), before_(reducer.s
 }
 Replica::NoSync::~NoSync() { reducer_.set_sync(before_); }
 
+Replica::NoSync Replica::no_sync() { return NoSync(*reducer_); }
+
+void Replica::set_on_reduced(std::function<void(std::size_t parameter)> f) {
+  reducer_->set_on_reduced(std::move(f));
+}
+
+BucketPlan Replica::plan() const { return reducer_->plan(); }
+IterationStats Replica::last() const { return reducer_->last(); }
+Overlap Replica::overlap() const { return reducer_->overlap(); }
+
 Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Module> module, Options options)
     : options_(std::move(options)),
       module_(std::move(module)),
@@ -153,7 +164,8 @@ Replica::Replica(const collectives::Group& group, std::shared_ptr<torch::nn::Mod
       each.tensor.set_data(each.tensor.detach().to(*options_.mixed_precision.buffers));
   }
   if (compare(false)) {
-    training::share_requires_grad(group_, this->parameters(), 0);  // the other ranks may have frozen all parameters
+    training::share_requires_grad(group_, this->parameters(),
+                                  0);  // the other ranks may have frozen all parameters
   } else if (std::none_of(parameters_.begin(), parameters_.end(),
                           [](const NamedParameter& each) { return each.tensor.requires_grad(); })) {
     throw rpc::Error(

@@ -6,9 +6,12 @@
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
+#include <weft/parallel/data_parallel/bucket_plan.h>
+#include <weft/parallel/data_parallel/iteration_stats.h>
 #include <weft/parallel/data_parallel/join.h>
 #include <weft/parallel/data_parallel/low_precision.h>
-#include <weft/parallel/data_parallel/reducer.h>
+#include <weft/parallel/data_parallel/named_parameter.h>
+#include <weft/parallel/data_parallel/options.h>
 
 #include <torch/nn/module.h>
 
@@ -21,6 +24,10 @@
 #include <vector>
 
 namespace weft::data_parallel {
+
+class CommunicationHook;
+class PassReduction;
+class Reducer;
 
 // A program's function that exchanges the buffers of a module between the ranks. It is called only in
 // training mode, and only in iterations whose gradients are reduced. It replaces Options::buffers.
@@ -69,7 +76,7 @@ class WEFT_EXPORT Replica : public Joining {
     Reducer& reducer_;
     const bool before_;
   };
-  [[nodiscard]] NoSync no_sync() { return NoSync(*reducer_); }
+  [[nodiscard]] NoSync no_sync();
 
   // Returns the elements of a range, whose number may differ between ranks (join.h). others: further objects
   // that run collectives, in the order in which forward runs them.
@@ -103,9 +110,7 @@ class WEFT_EXPORT Replica : public Joining {
   // applies again.
   void set_buffer_hook(BufferHook hook) { buffer_hook_ = std::move(hook); }
   // See Reducer; an OptimizerInBackward uses it.
-  void set_on_reduced(std::function<void(std::size_t parameter)> f) {
-    reducer_->set_on_reduced(std::move(f));
-  }
+  void set_on_reduced(std::function<void(std::size_t parameter)> f);
   // Call it if this rank cannot complete an iteration but keeps the replica. All ranks, including ranks that
   // already wait, get an error with this rank and the reason. Then call set_group(). Does not block.
   void abort(const std::string& reason) const;
@@ -116,10 +121,10 @@ class WEFT_EXPORT Replica : public Joining {
   void set_group(const collectives::Group& group);
 
   // The buckets of the next backward, and the durations of the last one.
-  BucketPlan plan() const { return reducer_->plan(); }
-  IterationStats last() const { return reducer_->last(); }
+  BucketPlan plan() const;
+  IterationStats last() const;
   std::string last_table() const { return to_table(last(), parameter_names()); }
-  Overlap overlap() const { return reducer_->overlap(); }  // of the next backward
+  Overlap overlap() const;  // of the next backward
   // The parameters in the order of the indices in a BucketPlan, and their names. They include the frozen
   // parameters, which are in no bucket.
   std::vector<std::string> parameter_names() const;

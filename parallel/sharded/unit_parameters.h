@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
-#include <weft/parallel/data_parallel/gradient_buckets.h>
+#include <weft/parallel/data_parallel/named_parameter.h>
 #include <weft/parallel/tensor_parallel/split.h>
 
 #include <torch/nn/module.h>

@@ -1,9 +1,9 @@
 // DistributedOptimizer over modules of two owners equals LibTorch's optimizers in one process. Also tests an
 // owner without parameters to step, and an owner whose step fails.
 #include <weft/dist_optim/distributed_optimizer.h>
-#include <weft/dist_optim/local/adadelta.h>
-#include <weft/dist_optim/local/adamax.h>
-#include <weft/dist_optim/local/rprop.h>
+#include <weft/dist_optim/local/internal/adadelta.h>
+#include <weft/dist_optim/local/internal/adamax.h>
+#include <weft/dist_optim/local/internal/rprop.h>
 #include <weft/rpc/rpc.h>
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 
-#include <weft/parallel/data_parallel/hooks/gradient_cast.h>
+#include <weft/parallel/data_parallel/hooks/internal/gradient_cast.h>
 
 #include <string>
 #include <utility>

@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/hooks/post_local_sgd_hook.h>
 
-#include <weft/parallel/data_parallel/hooks/hook_state.h>
+#include <weft/parallel/data_parallel/hooks/internal/hook_state.h>
 
 #include <algorithm>
 #include <string>

@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/hooks/power_sgd_hook.h>
 
-#include <weft/parallel/data_parallel/hooks/hook_state.h>
+#include <weft/parallel/data_parallel/hooks/internal/hook_state.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>

@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/hooks/residuals.h>
 
-#include <weft/parallel/data_parallel/hooks/hook_state.h>
+#include <weft/parallel/data_parallel/hooks/internal/hook_state.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/Functions.h>

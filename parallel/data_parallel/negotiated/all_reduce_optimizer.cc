@@ -1,10 +1,10 @@
 #include <weft/parallel/data_parallel/negotiated/all_reduce_optimizer.h>
 
-#include <weft/parallel/data_parallel/gradient_hooks.h>
 #include <weft/parallel/data_parallel/hooks/adasum_hook.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
-#include <weft/parallel/data_parallel/hooks/gradient_cast.h>
-#include <weft/parallel/data_parallel/sparse_gradients.h>
+#include <weft/parallel/data_parallel/hooks/internal/gradient_cast.h>
+#include <weft/parallel/data_parallel/internal/gradient_hooks.h>
+#include <weft/parallel/data_parallel/internal/sparse_gradients.h>
 #include <weft/rpc/core/mutex.h>
 
 #include <ATen/Functions.h>

@@ -8,7 +8,7 @@
 
 #include <weft/dist_optim/local/gradients.h>
 #include <weft/parallel/collectives/group.h>
-#include <weft/parallel/data_parallel/gradient_buckets.h>
+#include <weft/parallel/data_parallel/internal/gradient_buckets.h>
 #include <weft/parallel/sharded/internal/shard_layout.h>
 #include <weft/parallel/sharded/shard_options.h>
 

@@ -13,7 +13,7 @@
 // Owned by a ShardedModule. Hooks run on threads of LibTorch's engine; one backward at a time.
 #pragma once
 
-#include <weft/parallel/data_parallel/gradient_hooks.h>
+#include <weft/parallel/data_parallel/internal/gradient_hooks.h>
 #include <weft/parallel/sharded/block.h>
 #include <weft/parallel/sharded/sharded_units.h>
 

@@ -1,8 +1,8 @@
 // Compares Adadelta, Adamax and Rprop with numbers of Python's torch.optim 2.15 (foreach=False), in double
 // precision.
-#include <weft/dist_optim/local/adadelta.h>
-#include <weft/dist_optim/local/adamax.h>
-#include <weft/dist_optim/local/rprop.h>
+#include <weft/dist_optim/local/internal/adadelta.h>
+#include <weft/dist_optim/local/internal/adamax.h>
+#include <weft/dist_optim/local/internal/rprop.h>
 #include <weft/dist_optim/local/shadow_leaves.h>
 #include <weft/rpc/core/error.h>
 

@@ -1,8 +1,8 @@
 // Compares SparseAdam and RowwiseAdagrad with the same formulas, computed row by row.
-#include <weft/dist_optim/local/row_update.h>
-#include <weft/dist_optim/local/rowwise_adagrad.h>
+#include <weft/dist_optim/local/internal/row_update.h>
+#include <weft/dist_optim/local/internal/rowwise_adagrad.h>
+#include <weft/dist_optim/local/internal/sparse_adam.h>
 #include <weft/dist_optim/local/shadow_leaves.h>
-#include <weft/dist_optim/local/sparse_adam.h>
 #include <weft/rpc/core/error.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // BucketReductions of one rank, with a hook of the test that determines the reductions.
-#include <weft/parallel/data_parallel/bucket_reductions.h>
+#include <weft/parallel/data_parallel/internal/bucket_reductions.h>
 
 #include "tests/parallel/data_parallel/ranks.h"
 

@@ -1,6 +1,6 @@
 // Backwards of several ranks with parameters that some ranks do not reach, with accumulated gradients, and
 // with failures.
-#include <weft/parallel/data_parallel/reducer.h>
+#include <weft/parallel/data_parallel/internal/reducer.h>
 
 #include <weft/dist_autograd/activation_checkpoint.h>
 

@@ -1,6 +1,6 @@
 #include <weft/parallel/sharded/sharded_optimizer.h>
 
-#include <weft/dist_optim/local/rowwise_adagrad.h>
+#include <weft/dist_optim/local/internal/rowwise_adagrad.h>
 #include <weft/parallel/sharded/checkpoint/checkpoints.h>
 
 #include <torch/torch.h>

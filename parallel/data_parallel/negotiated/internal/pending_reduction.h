@@ -1,10 +1,10 @@
 // PendingReduction: one request of this rank until it is complete, and its properties that the ranks compare.
 #pragma once
 
-#include <weft/parallel/training/communication_stream.h>
+#include <weft/parallel/data_parallel/negotiated/internal/reduction_planner.h>
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_timeline.h>
 #include <weft/parallel/data_parallel/negotiated/negotiated_reduction.h>
-#include <weft/parallel/data_parallel/negotiated/reduction_planner.h>
+#include <weft/parallel/training/communication_stream.h>
 
 #include <string>
 #include <vector>

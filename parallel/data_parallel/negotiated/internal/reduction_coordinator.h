@@ -9,8 +9,8 @@
 // plan to another rank, and for rank 0 executes the plan.
 #pragma once
 
+#include <weft/parallel/data_parallel/negotiated/internal/reduction_planner.h>
 #include <weft/parallel/data_parallel/negotiated/negotiated_reduction.h>
-#include <weft/parallel/data_parallel/negotiated/reduction_planner.h>
 #include <weft/rpc/core/log.h>
 
 #include <functional>

@@ -10,9 +10,9 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
-#include <weft/parallel/training/communication_stream.h>
+#include <weft/parallel/data_parallel/internal/sparse_gradients.h>
 #include <weft/parallel/data_parallel/negotiated/internal/pending_reduction.h>
-#include <weft/parallel/data_parallel/sparse_gradients.h>
+#include <weft/parallel/training/communication_stream.h>
 #include <weft/rpc/core/mutex.h>
 
 #include <memory>

@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/hooks/hook_state.h>
+#include <weft/parallel/data_parallel/hooks/internal/hook_state.h>
 
 #include "tests/parallel/data_parallel/hooks/hooks.h"
 

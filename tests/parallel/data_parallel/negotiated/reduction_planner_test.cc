@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/negotiated/reduction_planner.h>
+#include <weft/parallel/data_parallel/negotiated/internal/reduction_planner.h>
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 // Thread-safety and errors are those of LocalOptimizer. A sparse gradient is refused.
 #pragma once
 
-#include <weft/dist_optim/local/local_optimizer.h>
+#include <weft/dist_optim/local/internal/local_optimizer.h>
 
 namespace weft::dist_optim {
 

@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/gradient_buckets.h>
+#include <weft/parallel/data_parallel/internal/gradient_buckets.h>
 
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>

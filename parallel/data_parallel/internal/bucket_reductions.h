@@ -6,7 +6,7 @@
 // thread-safe.
 #pragma once
 
-#include <weft/parallel/data_parallel/gradient_buckets.h>
+#include <weft/parallel/data_parallel/internal/gradient_buckets.h>
 #include <weft/parallel/data_parallel/iteration_stats.h>
 
 #include <functional>

@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/bucket_reductions.h>
+#include <weft/parallel/data_parallel/internal/bucket_reductions.h>
 
 #include <algorithm>
 #include <utility>

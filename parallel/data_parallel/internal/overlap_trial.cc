@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/overlap_trial.h>
+#include <weft/parallel/data_parallel/internal/overlap_trial.h>
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include <weft/dist_optim/local/row_tensors.h>
+#include <weft/dist_optim/local/internal/row_tensors.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>

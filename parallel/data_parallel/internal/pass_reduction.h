@@ -12,8 +12,8 @@
 #pragma once
 
 #include <weft/dist_autograd/pass_state.h>
-#include <weft/parallel/data_parallel/gradient_buckets.h>
-#include <weft/parallel/data_parallel/reached_parameters.h>
+#include <weft/parallel/data_parallel/internal/gradient_buckets.h>
+#include <weft/parallel/data_parallel/internal/reached_parameters.h>
 #include <weft/rpc/core/mutex.h>
 
 #include <memory>

@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/gradient_hooks.h>
+#include <weft/parallel/data_parallel/internal/gradient_hooks.h>
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>

@@ -1,4 +1,4 @@
-#include <weft/dist_optim/local/adamax.h>
+#include <weft/dist_optim/local/internal/adamax.h>
 
 #include <cmath>
 

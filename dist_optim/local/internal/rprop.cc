@@ -1,4 +1,4 @@
-#include <weft/dist_optim/local/rprop.h>
+#include <weft/dist_optim/local/internal/rprop.h>
 
 namespace weft::dist_optim {
 

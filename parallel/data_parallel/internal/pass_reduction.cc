@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/pass_reduction.h>
+#include <weft/parallel/data_parallel/internal/pass_reduction.h>
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>

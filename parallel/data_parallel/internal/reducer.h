@@ -31,15 +31,15 @@
 // of the engine. One backward at a time.
 #pragma once
 
-#include <weft/parallel/data_parallel/bucket_reductions.h>
-#include <weft/parallel/data_parallel/gradient_buckets.h>
-#include <weft/parallel/data_parallel/gradient_hooks.h>
-#include <weft/parallel/data_parallel/iteration_report.h>
+#include <weft/parallel/data_parallel/internal/bucket_reductions.h>
+#include <weft/parallel/data_parallel/internal/gradient_buckets.h>
+#include <weft/parallel/data_parallel/internal/gradient_hooks.h>
+#include <weft/parallel/data_parallel/internal/iteration_report.h>
+#include <weft/parallel/data_parallel/internal/overlap_trial.h>
+#include <weft/parallel/data_parallel/internal/pass_reduction.h>
+#include <weft/parallel/data_parallel/internal/reached_parameters.h>
 #include <weft/parallel/data_parallel/low_precision.h>
 #include <weft/parallel/data_parallel/options.h>
-#include <weft/parallel/data_parallel/overlap_trial.h>
-#include <weft/parallel/data_parallel/pass_reduction.h>
-#include <weft/parallel/data_parallel/reached_parameters.h>
 #include <weft/rpc/core/mutex.h>
 
 #include <functional>

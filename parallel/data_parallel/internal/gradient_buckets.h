@@ -6,9 +6,10 @@
 #pragma once
 
 #include <weft/parallel/data_parallel/bucket_plan.h>
-#include <weft/parallel/training/communication_stream.h>
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
-#include <weft/parallel/data_parallel/sparse_gradients.h>
+#include <weft/parallel/data_parallel/internal/sparse_gradients.h>
+#include <weft/parallel/data_parallel/named_parameter.h>
+#include <weft/parallel/training/communication_stream.h>
 
 #include <memory>
 #include <optional>
@@ -16,13 +17,6 @@
 #include <vector>
 
 namespace weft::data_parallel {
-
-// A parameter, with its name in the module.
-struct NamedParameter {
-  std::string name;
-  at::Tensor tensor;
-  bool sparse = false;  // its gradients are sparse tensors
-};
 
 // The names in the order of the parameters.
 std::vector<std::string> names_of(const std::vector<NamedParameter>& parameters);

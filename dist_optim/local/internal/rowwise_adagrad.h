@@ -9,7 +9,7 @@
 // Thread-safety and errors are those of LocalOptimizer.
 #pragma once
 
-#include <weft/dist_optim/local/local_optimizer.h>
+#include <weft/dist_optim/local/internal/local_optimizer.h>
 
 namespace weft::dist_optim {
 

@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/sparse_gradients.h>
+#include <weft/parallel/data_parallel/internal/sparse_gradients.h>
 
 #include <weft/rpc/core/when_all.h>
 

@@ -4,7 +4,7 @@
 // copy in low precision. The destructor removes the hooks. Owned by a Reducer. Not thread-safe.
 #pragma once
 
-#include <weft/parallel/data_parallel/gradient_buckets.h>
+#include <weft/parallel/data_parallel/internal/gradient_buckets.h>
 #include <weft/parallel/data_parallel/low_precision.h>
 
 #include <functional>

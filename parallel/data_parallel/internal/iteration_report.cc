@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/iteration_report.h>
+#include <weft/parallel/data_parallel/internal/iteration_report.h>
 
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/rpc/endpoint/agent_core.h>

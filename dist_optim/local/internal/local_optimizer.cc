@@ -1,4 +1,4 @@
-#include <weft/dist_optim/local/local_optimizer.h>
+#include <weft/dist_optim/local/internal/local_optimizer.h>
 
 namespace weft::dist_optim {
 

@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/hooks/gradient_cast.h>
+#include <weft/parallel/data_parallel/hooks/internal/gradient_cast.h>
 
 #include <weft/rpc/core/error.h>
 

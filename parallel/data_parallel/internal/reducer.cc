@@ -1,4 +1,4 @@
-#include <weft/parallel/data_parallel/reducer.h>
+#include <weft/parallel/data_parallel/internal/reducer.h>
 
 #include <weft/parallel/training/internal/engine_hook.h>
 

@@ -1,6 +1,6 @@
-#include <weft/dist_optim/local/rowwise_adagrad.h>
+#include <weft/dist_optim/local/internal/rowwise_adagrad.h>
 
-#include <weft/dist_optim/local/row_update.h>
+#include <weft/dist_optim/local/internal/row_update.h>
 
 namespace weft::dist_optim {
 namespace {

@@ -1,4 +1,4 @@
-#include <weft/dist_optim/local/adadelta.h>
+#include <weft/dist_optim/local/internal/adadelta.h>
 
 namespace weft::dist_optim {
 
