@@ -5,7 +5,6 @@
 #include <ATen/Functions.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
 #include <utility>
@@ -29,30 +28,6 @@ struct Reducer::Parameter {
   bool ready = false;
   bool received = false;  // a gradient that was defined
   at::Tensor kept = {};   // the gradient from before, if this rank does not reach the parameter
-};
-
-// Held by the callback of a backward. If the engine drops the callback without a call, backward has failed.
-class Reducer::Ending {
- public:
-  explicit Ending(std::weak_ptr<Reducer> reducer) : reducer_(std::move(reducer)) {}
-  Ending(const Ending&) = delete;
-  Ending& operator=(const Ending&) = delete;
-  ~Ending() {
-    if (const auto reducer = started_ ? reducer_.lock() : nullptr)
-      (void)rpc::capture([&] { reducer->failed(); });
-  }
-  void start() { started_ = true; }
-  void finish() {
-    const auto reducer = reducer_.lock();
-    if (reducer == nullptr) return;
-    rpc::MutexLock lock(reducer->mutex_);
-    reducer->finish();  // if it throws, failed() follows
-    started_ = false;
-  }
-
- private:
-  const std::weak_ptr<Reducer> reducer_;
-  bool started_ = false;
 };
 
 std::shared_ptr<Reducer> Reducer::make(collectives::Group group, std::vector<NamedParameter> parameters,
@@ -262,12 +237,12 @@ bool Reducer::reaches_an_output() const {
 }
 
 void Reducer::on_first_node() {
-  const auto ending = std::make_shared<Ending>(weak_from_this());  // outlives the lock
+  const auto backward = std::make_shared<Backward>(weak_from_this());  // outlives the lock
   rpc::MutexLock lock(mutex_);
-  if (!running_) start_in_engine(ending);
+  if (!running_) start_in_engine(backward);
 }
 
-void Reducer::start_in_engine(const std::shared_ptr<Ending>& ending) {
+void Reducer::start_in_engine(const std::shared_ptr<Backward>& backward) {
   if (!in_backward())
     throw rpc::Error(
         rpc::ErrorKind::failed_precondition,
@@ -278,8 +253,7 @@ void Reducer::start_in_engine(const std::shared_ptr<Ending>& ending) {
   // torch::autograd::grad() of other tensors does not write gradients.
   const auto is_none = [](std::size_t count) { return count == 0; };
   if (is_partial_backward() && std::all_of(expected.begin(), expected.end(), is_none)) return;
-  torch::autograd::Engine::get_default_engine().queue_callback([ending] { ending->finish(); });
-  ending->start();
+  backward->start();
   shadows_ = false;
   start_iteration();
 }
@@ -287,11 +261,11 @@ void Reducer::start_in_engine(const std::shared_ptr<Ending>& ending) {
 void Reducer::is_ready(std::size_t index, bool defined) {
   if (!in_backward()) return;  // of a pass, which has its own gradients
   const at::NoGradGuard no_grad;
-  const auto ending = std::make_shared<Ending>(weak_from_this());
+  const auto backward = std::make_shared<Backward>(weak_from_this());
   rpc::MutexLock lock(mutex_);
   Parameter& parameter = parameters_[index];
   // A loss node that uses a parameter may run before the nodes of the module's outputs.
-  if (!running_ && reaches_an_output()) start_in_engine(ending);
+  if (!running_ && reaches_an_output()) start_in_engine(backward);
   const bool is_reduced = running_ && buckets_.has(index);
   at::Tensor& gradient = named_[index].tensor.mutable_grad();
   if (!is_reduced || named_[index].sparse)  // the copy of a parameter has narrow gradients
@@ -558,6 +532,11 @@ void Reducer::shadow() {
     failed();
     throw;
   }
+}
+
+void Reducer::backward_ended() {
+  rpc::MutexLock lock(mutex_);
+  finish();
 }
 
 void Reducer::failed() {

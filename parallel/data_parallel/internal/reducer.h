@@ -40,6 +40,7 @@
 #include <weft/parallel/data_parallel/internal/reached_parameters.h>
 #include <weft/parallel/data_parallel/low_precision.h>
 #include <weft/parallel/data_parallel/options.h>
+#include <weft/parallel/training/internal/engine_backward.h>
 #include <weft/rpc/core/mutex.h>
 
 #include <functional>
@@ -102,7 +103,8 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
 
  private:
   struct Parameter;
-  class Ending;
+  using Backward = training::EngineBackward<Reducer>;
+  friend Backward;
 
   Reducer(collectives::Group group, std::vector<NamedParameter> parameters, const Options& options,
           std::shared_ptr<LowPrecision> low_precision);
@@ -111,6 +113,7 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   void on_first_node();  // a backward reaches an output given to watch()
   // The engine has accumulated a gradient. defined: whether the gradient was defined.
   void is_ready(std::size_t index, bool defined);
+  void backward_ended();
   void failed();  // backward has failed: the engine has not called the callbacks
 
   void start_anew() WEFT_REQUIRES(mutex_);
@@ -119,7 +122,7 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   void allocate(BucketPlan plan) WEFT_REQUIRES(mutex_);
   BucketPlan plan_of(const std::vector<std::size_t>& order) const;
   bool reaches_an_output() const WEFT_REQUIRES(mutex_);
-  void start_in_engine(const std::shared_ptr<Ending>& ending) WEFT_REQUIRES(mutex_);
+  void start_in_engine(const std::shared_ptr<Backward>& backward) WEFT_REQUIRES(mutex_);
   void start_iteration() WEFT_REQUIRES(mutex_);
   void exchange_reached(bool at_the_end) WEFT_REQUIRES(mutex_);
   void compare_graph() WEFT_REQUIRES(mutex_);

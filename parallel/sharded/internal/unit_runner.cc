@@ -6,7 +6,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -62,30 +61,6 @@ void UnitRunner::Iteration::expect_equal() {
     }
   }
 }
-
-// Held by the callback of a backward. If the engine drops the callback without a call, backward has failed.
-class UnitRunner::Ending {
- public:
-  explicit Ending(std::weak_ptr<UnitRunner> runner) : runner_(std::move(runner)) {}
-  Ending(const Ending&) = delete;
-  Ending& operator=(const Ending&) = delete;
-  ~Ending() {
-    if (const auto runner = started_ ? runner_.lock() : nullptr)
-      (void)rpc::capture([&] { runner->failed(); });
-  }
-  void start() { started_ = true; }
-  void finish() {
-    const auto runner = runner_.lock();
-    if (runner == nullptr) return;
-    std::lock_guard lock(runner->mutex_);
-    runner->finish();  // if it throws, failed() follows
-    started_ = false;
-  }
-
- private:
-  const std::weak_ptr<UnitRunner> runner_;
-  bool started_ = false;
-};
 
 namespace {
 
@@ -306,9 +281,9 @@ void UnitRunner::expect_equal(Iteration& iteration) const {
 // --- Backward ---
 
 void UnitRunner::before_backward(std::size_t unit, const std::shared_ptr<Iteration>& iteration) {
-  const auto ending = std::make_shared<Ending>(weak_from_this());  // outlives the lock
+  const auto backward = std::make_shared<Backward>(weak_from_this());  // outlives the lock
   std::lock_guard lock(mutex_);
-  if (!running_) start_in_engine(ending, iteration);
+  if (!running_) start_in_engine(backward, iteration);
   add_to_sequence(iteration);
   launch_ready();
   units_.finish_gather(0);
@@ -323,7 +298,7 @@ void UnitRunner::before_backward(std::size_t unit, const std::shared_ptr<Iterati
       split(other);
 }
 
-void UnitRunner::start_in_engine(const std::shared_ptr<Ending>& ending,
+void UnitRunner::start_in_engine(const std::shared_ptr<Backward>& backward,
                                  const std::shared_ptr<Iteration>& iteration) {
   if (!data_parallel::in_backward())
     throw Error(ErrorKind::unsupported,
@@ -338,8 +313,7 @@ void UnitRunner::start_in_engine(const std::shared_ptr<Ending>& ending,
                 "FullyShardedDataParallel: backward within gather(), expected its guard to end before");
   if (iteration != nullptr) expect_equal(*iteration);
   reduces_ = iteration == nullptr || iteration->reduces;
-  torch::autograd::Engine::get_default_engine().queue_callback([ending] { ending->finish(); });
-  ending->start();
+  backward->start();
   running_ = true;
   iterations_.clear();
   sequence_.clear();
@@ -376,11 +350,11 @@ void UnitRunner::start_gathers(std::size_t end) {
 
 void UnitRunner::accumulated(std::size_t parameter, bool defined) {
   const at::NoGradGuard no_grad;
-  const auto ending = std::make_shared<Ending>(weak_from_this());
+  const auto backward = std::make_shared<Backward>(weak_from_this());
   std::lock_guard lock(mutex_);
   // A loss node that uses a parameter may run before the nodes of the module's outputs.
   const bool has_iteration = iteration_ != nullptr && iteration_->with_grad;
-  if (!running_) start_in_engine(ending, has_iteration ? iteration_ : nullptr);
+  if (!running_) start_in_engine(backward, has_iteration ? iteration_ : nullptr);
   const auto [unit, index] = places_[parameter];
   const auto& [name, tensor, sparse] = units_.trained(unit)[index];
   if (in_backward_[unit].launched)
@@ -451,6 +425,11 @@ void UnitRunner::finish() {
     if (in_backward_[unit].launched) units_.publish(unit, has_gradients[unit]);
   split_all();
   running_ = false;
+}
+
+void UnitRunner::backward_ended() {
+  std::lock_guard lock(mutex_);
+  finish();
 }
 
 void UnitRunner::failed() {

@@ -16,6 +16,7 @@
 #include <weft/parallel/data_parallel/internal/gradient_hooks.h>
 #include <weft/parallel/sharded/block.h>
 #include <weft/parallel/sharded/sharded_units.h>
+#include <weft/parallel/training/internal/engine_backward.h>
 
 #include <memory>
 #include <mutex>
@@ -57,7 +58,8 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
 
  private:
   struct Iteration;
-  class Ending;
+  using Backward = training::EngineBackward<UnitRunner>;
+  friend Backward;
   struct Place {  // of a parameter
     std::size_t unit, index;
   };
@@ -75,7 +77,8 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   void split_all();
   void predict_order();
   void before_backward(std::size_t unit, const std::shared_ptr<Iteration>& iteration);
-  void start_in_engine(const std::shared_ptr<Ending>& ending, const std::shared_ptr<Iteration>& iteration);
+  void start_in_engine(const std::shared_ptr<Backward>& backward,
+                       const std::shared_ptr<Iteration>& iteration);
   void add_to_sequence(const std::shared_ptr<Iteration>& iteration);
   void expect_equal(Iteration& iteration) const;
   void start_gathers(std::size_t end);  // of the units in sequence_ before `end`
@@ -85,6 +88,7 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   bool may_be_used_after_gradients(std::size_t unit) const;
   void launch(std::size_t unit);
   void finish();
+  void backward_ended();
   void failed();
 
   const std::vector<std::string> names_;  // by unit
