@@ -533,8 +533,8 @@ rpc::Future<void> DistributedOptimizer::load_state(DistributedOptimizerState sta
   });
 }
 
-rpc::Future<std::vector<HostStats>> DistributedOptimizer::stats() {
-  return core_->ask_all<HostStats>(
+rpc::Future<std::vector<OwnerStats>> DistributedOptimizer::stats() {
+  return core_->ask_all<OwnerStats>(
       [](const rref::ReferencePtr& module, std::size_t) { return ask<&OptimizerService::stats>(module); },
       core_->modules.size());
 }

@@ -22,9 +22,9 @@
 #include <weft/dist_optim/grad_scaler.h>
 #include <weft/dist_optim/layers.h>
 #include <weft/dist_optim/learning_rate.h>
-#include <weft/dist_optim/local/host_stats.h>
 #include <weft/dist_optim/local/optimizer_spec.h>
 #include <weft/dist_optim/local/optimizer_state.h>
+#include <weft/dist_optim/local/owner_stats.h>
 #include <weft/dist_optim/local/step_mode.h>
 #include <weft/dist_optim/local/step_options.h>
 #include <weft/dist_optim/participant.h>
@@ -137,7 +137,7 @@ class WEFT_EXPORT DistributedOptimizer {
 
   // The owners' measurements (versions, staleness of steps, copies), for each module and then for each
   // embedding's shard. The owners answer at once, also while steps are in flight.
-  rpc::Future<std::vector<HostStats>> stats();
+  rpc::Future<std::vector<OwnerStats>> stats();
 
   rpc::Future<void> attached();  // completes when every owner has accepted this optimizer
 

@@ -1,5 +1,5 @@
 // A restore checks and converts everything first. Then it enters the modules' gates, one within the other, in
-// the order of the guards' addresses (as snapshots and backwards do), and each host checks its state. Only
+// the order of the guards' addresses (as snapshots and backwards do), and each owner checks its state. Only
 // when the last gate is entered and the last state is accepted, values are copied, and that cannot fail.
 #include <weft/dist_optim/owner_snapshot.h>
 
@@ -57,7 +57,7 @@ rpc::Future<Taken> take_all(OptimizerLayer& layer, const Objects& objects) {
   const LocalSnapshots::Key key{trainer_of(layer.core()->id()), layer.next_step()};
   for (std::size_t i = 0; i < objects.size(); ++i) {
     LocalSnapshots::Object part;
-    part.guard = std::dynamic_pointer_cast<HostGuard>(objects[i]->guard());
+    part.guard = std::dynamic_pointer_cast<OwnedParametersGuard>(objects[i]->guard());
     part.read = [taking, i, object = objects[i]] {
       taking->snapshot.modules[i] = take_module(*object);
       if (++taking->read == taking->snapshot.modules.size())  // on the thread whose streams made the copies
@@ -79,15 +79,15 @@ rpc::Task<Taken> take(std::shared_ptr<OptimizerLayer> layer, std::vector<rref::R
 }
 
 struct Restoring {
-  std::shared_ptr<HostGuard> guard;
+  std::shared_ptr<OwnedParametersGuard> guard;
   dist_autograd::CheckedState values;
-  HostState state;
+  OwnerState state;
 };
 
 void restore_all(std::span<Restoring> modules) {
   if (modules.empty()) return;
   Restoring& first = modules.front();
-  first.guard->host().restore(first.state, [&] {
+  first.guard->owned().restore(first.state, [&] {
     restore_all(modules.subspan(1));
     first.values.copy(true);
   });
@@ -102,7 +102,7 @@ void restore_now(OptimizerLayer& layer, const Objects& objects, OwnerSnapshot sn
   std::vector<Restoring> modules;
   for (std::size_t i = 0; i < objects.size(); ++i) {
     ModuleSnapshot& from = snapshot.modules[i];
-    Restoring one{layer.host_of(*objects[i]),
+    Restoring one{layer.guard_of(*objects[i]),
                   dist_autograd::check_state(*objects[i]->as<torch::nn::Module>(), from.module, true),
                   {from.version, std::move(from.spec), std::move(from.optimizer)}};
     for (auto& [to, value] : one.values.copies)
@@ -134,7 +134,8 @@ rpc::Future<void> restore_owner_snapshot(rpc::Agent& agent, std::vector<rref::Re
 }
 
 ModuleSnapshot take_module(const rref::StoredObject& module) {
-  return take_snapshot(*module.as<torch::nn::Module>(), std::dynamic_pointer_cast<HostGuard>(module.guard()));
+  return take_snapshot(*module.as<torch::nn::Module>(),
+                       std::dynamic_pointer_cast<OwnedParametersGuard>(module.guard()));
 }
 
 void restore_module(const rpc::AgentCore& core, const std::shared_ptr<rref::StoredObject>& module,

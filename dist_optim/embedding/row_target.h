@@ -1,11 +1,11 @@
-// RowTarget: the rows of an embedding's shard as the StepTarget of a ParameterHost. The RowOptimizer of the
+// RowTarget: the rows of an embedding's shard as the StepTarget of a OwnedParameters. The RowOptimizer of the
 // embedding steps each row with the gradient of that row.
 //
 // The gradient is one sparse tensor, made by row_gradient() (local/row_tensors.h). If several trainers step
 // together, the gradient is the coalesced sum of theirs, and the shard is updated once.
 //
-// Owner: the ParameterHost of the shard's HostGuard. The target keeps the shard alive. As thread-safe as
-// StepTarget.
+// Owner: the OwnedParameters of the shard's OwnedParametersGuard. The target keeps the shard alive. As
+// thread-safe as StepTarget.
 #pragma once
 
 #include <weft/dist_optim/embedding/shard.h>

@@ -4,7 +4,7 @@
 #include <weft/dist_optim/embedding/row_target.h>
 #include <weft/dist_optim/local/internal/row_tensors.h>
 #include <weft/dist_optim/service/failure.h>
-#include <weft/dist_optim/service/host_guard.h>
+#include <weft/dist_optim/service/owned_parameters_guard.h>
 #include <weft/rpc/core/when_all.h>
 #include <weft/rref/rref_layer.h>
 
@@ -25,8 +25,8 @@ rpc::Error refused_state(const std::string& what) {
 void refuse_while_stepped(rpc::CallContext& call, const std::string& what) {
   const auto* target = call.slots().find<rref::RRefLayer::Target>();
   if (target == nullptr) return;
-  const auto guard = std::dynamic_pointer_cast<HostGuard>(target->object->guard());
-  if (guard != nullptr && guard->host().is_stepped())
+  const auto guard = std::dynamic_pointer_cast<OwnedParametersGuard>(target->object->guard());
+  if (guard != nullptr && guard->owned().is_stepped())
     throw refused_state(what + " while a DistributedOptimizer steps it; destroy all its handles first");
 }
 

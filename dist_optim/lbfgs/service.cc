@@ -1,12 +1,12 @@
 #include <weft/dist_optim/lbfgs/service.h>
 
-#include <weft/dist_optim/lbfgs/host.h>
+#include <weft/dist_optim/lbfgs/owner.h>
 #include <weft/rpc/endpoint/agent_core.h>
 
 namespace weft::dist_optim {
 namespace {
 
-LbfgsHost::Holder holder_of(rpc::CallContext& call, std::uint64_t number) {
+LbfgsOwner::Holder holder_of(rpc::CallContext& call, std::uint64_t number) {
   return {trainer_of(call.peer().id), number, call.peer().id.name};
 }
 
@@ -17,9 +17,9 @@ class Deaths final : public rpc::CallHook {
   bool knows(std::string_view) const override { return false; }
   void peer_gone(const rpc::AgentId& peer, const rpc::Error&) override {
     // This runs on a loop, and the parameters are changed.
-    layer_->core()->handlers().post([hosts = layer_->hosts(), trainer = trainer_of(peer)] {
-      for (const auto& host : hosts)
-        if (auto* lbfgs = host->find_part<LbfgsHost>()) lbfgs->trainer_gone(trainer);
+    layer_->core()->handlers().post([guards = layer_->guards(), trainer = trainer_of(peer)] {
+      for (const auto& guard : guards)
+        if (auto* lbfgs = guard->find_part<LbfgsOwner>()) lbfgs->trainer_gone(trainer);
     });
   }
 
@@ -30,26 +30,26 @@ class Deaths final : public rpc::CallHook {
 // Runs use(vectors) with the vectors of the call's object.
 template <class Use>
 auto with_vectors(OptimizerLayer& layer, rpc::CallContext& call, std::uint64_t number, Use use) {
-  return layer.host_of(call)->part<LbfgsHost>().with(holder_of(call, number), std::move(use));
+  return layer.guard_of(call)->part<LbfgsOwner>().with(holder_of(call, number), std::move(use));
 }
 
 }  // namespace
 
 void LbfgsService::attach(rpc::CallContext& call, std::uint64_t number, std::uint64_t history_size) {
-  layer->host_of(call)->part<LbfgsHost>().attach(holder_of(call, number), history_size);
+  layer->guard_of(call)->part<LbfgsOwner>().attach(holder_of(call, number), history_size);
 }
 
 void LbfgsService::detach(rpc::CallContext& call, std::uint64_t number) {
-  layer->host_of(call)->part<LbfgsHost>().detach(holder_of(call, number));
+  layer->guard_of(call)->part<LbfgsOwner>().detach(holder_of(call, number));
 }
 
 LbfgsMeasures LbfgsService::take(rpc::CallContext& call, std::uint64_t number, LbfgsEvaluation evaluation) {
-  const auto guard = layer->host_of(call);
+  const auto guard = layer->guard_of(call);
   Gradients sum;
-  for (const auto& id : evaluation.passes) add_gradients(sum, layer->part_of(id, guard->host()).gradients);
+  for (const auto& id : evaluation.passes) add_gradients(sum, layer->part_of(id, guard->owned()).gradients);
   // The passes no longer need their version of the parameters: these can be changed in place.
-  for (const auto& id : evaluation.passes) guard->host().release(key_of(id));
-  return guard->part<LbfgsHost>().with(holder_of(call, number), [&](LbfgsVectors& vectors) {
+  for (const auto& id : evaluation.passes) guard->owned().release(key_of(id));
+  return guard->part<LbfgsOwner>().with(holder_of(call, number), [&](LbfgsVectors& vectors) {
     const LbfgsMeasures measures = vectors.take(evaluation.point, sum, evaluation.keep);
     return evaluation.settle ? vectors.settle(evaluation.point) : measures;
   });

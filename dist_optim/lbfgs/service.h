@@ -26,7 +26,7 @@ WEFT_CODEC(LbfgsEvaluation, passes, point, keep, settle)
 
 struct WEFT_EXPORT LbfgsService {
   // attach() reserves the object's parameters for a DistLBFGS; detach() releases them. Errors: those of
-  // LbfgsHost.
+  // LbfgsOwner.
   void attach(rpc::CallContext& call, std::uint64_t number, std::uint64_t history_size);
   void detach(rpc::CallContext& call, std::uint64_t number);
 

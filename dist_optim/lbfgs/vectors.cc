@@ -30,10 +30,10 @@ void LbfgsMeasures::add(const LbfgsMeasures& more) {
   products.add(more.products);
 }
 
-LbfgsVectors::LbfgsVectors(ParameterHost& host, std::size_t history_size)
-    : host_(host), history_size_(history_size) {
+LbfgsVectors::LbfgsVectors(OwnedParameters& owned, std::size_t history_size)
+    : owned_(owned), history_size_(history_size) {
   require(history_size > 0, "L-BFGS: history_size is 0, expected at least 1");
-  const auto& parameters = host.parameters();
+  const auto& parameters = owned.parameters();
   for (const Parameter& parameter : parameters) {
     const at::Tensor& first = parameters.front().tensor;
     require(parameter.tensor.is_floating_point(), "L-BFGS: parameter " + parameter.name + " is of type " +
@@ -49,7 +49,7 @@ LbfgsVectors::LbfgsVectors(ParameterHost& host, std::size_t history_size)
 }
 
 at::Tensor LbfgsVectors::flat(const Gradients& gradients) const {
-  const auto& parameters = host_.parameters();
+  const auto& parameters = owned_.parameters();
   check_gradients(parameters, gradients, true);
   std::vector<at::Tensor> slices{at::empty(
       {0}, parameters.empty() ? at::TensorOptions(at::kDouble) : parameters.front().tensor.options())};
@@ -66,19 +66,19 @@ at::Tensor LbfgsVectors::flat(const Gradients& gradients) const {
 }
 
 at::Tensor LbfgsVectors::parameters() const {
-  const auto reading = host_.read_newest();
+  const auto reading = owned_.read_newest();
   Gradients values;
-  for (std::size_t i = 0; i < host_.parameters().size(); ++i)
-    values.emplace(i, host_.parameters()[i].tensor.detach());
+  for (std::size_t i = 0; i < owned_.parameters().size(); ++i)
+    values.emplace(i, owned_.parameters()[i].tensor.detach());
   return flat(values);
 }
 
 void LbfgsVectors::set_parameters(const at::Tensor& values) {
-  host_.change([&] {
+  owned_.change([&] {
     std::int64_t offset = 0;
-    for (const Parameter& parameter : host_.parameters()) {
-      // The host ensures that graphs keep the version that they have read, so the version counter does not
-      // change.
+    for (const Parameter& parameter : owned_.parameters()) {
+      // OwnedParameters ensures that graphs keep the version that they have read, so the version counter does
+      // not change.
       const at::Tensor to = parameter.tensor.variable_data();
       to.copy_(values.narrow(0, offset, to.numel()).view(to.sizes()));
       offset += to.numel();

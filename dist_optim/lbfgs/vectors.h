@@ -3,18 +3,18 @@
 // decides the next operation.
 //
 // Each slice is a flat tensor with the order, dtype, device and size of the object's parameters. There are at
-// most 2·history_size + 10 slices. ParameterHost::change() moves the parameters, so open passes keep the
+// most 2·history_size + 10 slices. OwnedParameters::change() moves the parameters, so open passes keep the
 // version that they have read.
 //
 // The calls of a step: take() and settle() the gradient at the present parameters; direct(); then, at points
 // along the direction, move_to() and take(); settle() the chosen point; direct() again; and so on. end_step()
 // or restore() ends the step.
 //
-// Owner: LbfgsHost. Thread-safety: none.
+// Owner: LbfgsOwner. Thread-safety: none.
 #pragma once
 
 #include <weft/dist_optim/lbfgs/gram.h>
-#include <weft/dist_optim/local/parameter_host.h>
+#include <weft/dist_optim/local/owned_parameters.h>
 
 #include <cmath>
 #include <cstdint>
@@ -45,10 +45,10 @@ class WEFT_EXPORT LbfgsVectors {
   using Point = std::uint64_t;
 
   // `invalid_argument`: the parameters are not real, have several dtypes or devices, or the history size is
-  // 0. host outlives this object.
-  LbfgsVectors(ParameterHost& host, std::size_t history_size);
+  // 0. owned outlives this object.
+  LbfgsVectors(OwnedParameters& owned, std::size_t history_size);
 
-  // Records the gradient at a point. gradients: by index of the host's parameters; a parameter without a
+  // Records the gradient at a point. gradients: by index of the owned parameters; a parameter without a
   // gradient counts as zeros. Drops the gradients of all other points that are not in `keep`. Errors: those
   // of check_gradients().
   LbfgsMeasures take(Point point, const Gradients& gradients, const std::vector<Point>& keep);
@@ -73,7 +73,7 @@ class WEFT_EXPORT LbfgsVectors {
   LbfgsMeasures measure(const at::Tensor& gradient) const;
   LbfgsProducts products() const;
 
-  ParameterHost& host_;
+  OwnedParameters& owned_;
   const std::size_t history_size_;
   std::deque<at::Tensor> s_, y_;        // the history, oldest first
   at::Tensor new_s_, new_y_;            // the newest pair, until it enters the history or is dropped

@@ -1,5 +1,5 @@
-// The steps of ParameterHost: gathered, prepared and applied, separately or in a round.
-#include <weft/dist_optim/local/parameter_host.h>
+// The steps of OwnedParameters: gathered, prepared and applied, separately or in a round.
+#include <weft/dist_optim/local/owned_parameters.h>
 #include <weft/rpc/core/error.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ void pass_on(tensor::StreamMarks& made, const Gradients& gradients) {
 
 }  // namespace
 
-void ParameterHost::step(const std::string& trainer, std::vector<PassGradients> passes, Stepped done) {
+void OwnedParameters::step(const std::string& trainer, std::vector<PassGradients> passes, Stepped done) {
   PendingStep step;
   try {
     step = gather(trainer, std::move(passes));
@@ -30,8 +30,8 @@ void ParameterHost::step(const std::string& trainer, std::vector<PassGradients> 
   carry_out(trainer, std::move(step));
 }
 
-ParameterHost::PendingStep ParameterHost::gather(const std::string& trainer,
-                                                 std::vector<PassGradients> passes) const {
+OwnedParameters::PendingStep OwnedParameters::gather(const std::string& trainer,
+                                                     std::vector<PassGradients> passes) const {
   PendingStep step{{}, sum_gradients(trainer, passes), {}, {}, {}};
   note(step.made, step.gradients);
   rpc::MutexLock lock(mutex_);
@@ -40,7 +40,7 @@ ParameterHost::PendingStep ParameterHost::gather(const std::string& trainer,
   return step;
 }
 
-void ParameterHost::carry_out(const std::string& trainer, PendingStep step) {
+void OwnedParameters::carry_out(const std::string& trainer, PendingStep step) {
   const Stepped done = step.done;
   Applied applied;
   try {
@@ -61,9 +61,9 @@ void ParameterHost::carry_out(const std::string& trainer, PendingStep step) {
   done(applied.error, applied.version);
 }
 
-StepPart ParameterHost::prepare(const std::string& trainer, std::uint64_t number,
-                                std::vector<PassGradients> gradients, const StepOptions& options,
-                                std::size_t passes) {
+StepPart OwnedParameters::prepare(const std::string& trainer, std::uint64_t number,
+                                  std::vector<PassGradients> gradients, const StepOptions& options,
+                                  std::size_t passes) {
   options.check();
   std::set<PassKey> unused;  // without gradients here
   for (const PassGradients& one : gradients)
@@ -108,8 +108,8 @@ StepPart ParameterHost::prepare(const std::string& trainer, std::uint64_t number
   return part;
 }
 
-void ParameterHost::commit(const std::string& trainer, std::uint64_t number, const StepDecision& decision,
-                           Stepped done) {
+void OwnedParameters::commit(const std::string& trainer, std::uint64_t number, const StepDecision& decision,
+                             Stepped done) {
   PendingStep step;
   {
     rpc::MutexLock lock(mutex_);
@@ -146,7 +146,7 @@ void ParameterHost::commit(const std::string& trainer, std::uint64_t number, con
   carry_out(trainer, std::move(step));
 }
 
-void ParameterHost::abort(const std::string& trainer, std::uint64_t number) {
+void OwnedParameters::abort(const std::string& trainer, std::uint64_t number) {
   {
     rpc::MutexLock lock(mutex_);
     auto found = prepared_.find({trainer, number});
@@ -156,7 +156,7 @@ void ParameterHost::abort(const std::string& trainer, std::uint64_t number) {
 }
 
 // Releases the passes that have ended in the meantime.
-void ParameterHost::end_prepared(const std::string& trainer, std::uint64_t number) {
+void OwnedParameters::end_prepared(const std::string& trainer, std::uint64_t number) {
   std::vector<PassKey> released;
   Callbacks after;
   bool dropped = false;
@@ -174,15 +174,15 @@ void ParameterHost::end_prepared(const std::string& trainer, std::uint64_t numbe
 }
 
 // The prepared step that a pass is in.
-ParameterHost::PreparedSteps::iterator ParameterHost::preparing(PassKey pass) {
+OwnedParameters::PreparedSteps::iterator OwnedParameters::preparing(PassKey pass) {
   return std::find_if(prepared_.begin(), prepared_.end(), [&](const auto& entry) {
     const auto& passes = entry.second.passes;
     return std::find(passes.begin(), passes.end(), pass) != passes.end();
   });
 }
 
-Gradients ParameterHost::sum_gradients(const std::string& trainer,
-                                       const std::vector<PassGradients>& passes) const {
+Gradients OwnedParameters::sum_gradients(const std::string& trainer,
+                                         const std::vector<PassGradients>& passes) const {
   {
     rpc::MutexLock lock(mutex_);
     if (!handles_.contains(trainer)) {
@@ -200,7 +200,7 @@ Gradients ParameterHost::sum_gradients(const std::string& trainer,
 }
 
 // A pass that did not use these parameters need not have read them; a pass with gradients must have.
-std::vector<PassKey> ParameterHost::passes_to_step(const std::vector<PassGradients>& passes) const {
+std::vector<PassKey> OwnedParameters::passes_to_step(const std::vector<PassGradients>& passes) const {
   std::vector<PassKey> keys;
   for (const PassGradients& pass : passes) {
     bool used = std::any_of(pass.gradients.begin(), pass.gradients.end(),
@@ -210,7 +210,7 @@ std::vector<PassKey> ParameterHost::passes_to_step(const std::vector<PassGradien
   return keys;
 }
 
-void ParameterHost::arrive(const std::string& trainer, PendingStep step) {
+void OwnedParameters::arrive(const std::string& trainer, PendingStep step) {
   rpc::MutexLock lock(mutex_);
   ledger_.check_step(trainer, step.passes);
   round_->arrive(trainer);
@@ -220,7 +220,7 @@ void ParameterHost::arrive(const std::string& trainer, PendingStep step) {
 
 // Applies the round if it is complete, and the next one if that is. One thread at a time does this, and also
 // handles rounds that become complete meanwhile.
-void ParameterHost::close_rounds() {
+void OwnedParameters::close_rounds() {
   for (;;) {
     std::map<std::string, PendingStep> closing;
     PassLedger::PassesOfTrainers passes;
@@ -265,8 +265,8 @@ void ParameterHost::close_rounds() {
   }
 }
 
-ParameterHost::Applied ParameterHost::apply(const PassLedger::PassesOfTrainers& passes,
-                                            const Gradients& gradients) {
+OwnedParameters::Applied OwnedParameters::apply(const PassLedger::PassesOfTrainers& passes,
+                                                const Gradients& gradients) {
   Applied applied;
   if (gradients.empty()) {
     rpc::MutexLock lock(mutex_);
@@ -291,9 +291,8 @@ ParameterHost::Applied ParameterHost::apply(const PassLedger::PassesOfTrainers& 
   return applied;
 }
 
-std::optional<ParameterHost::Version> ParameterHost::apply_alone(const PassLedger::PassesOfTrainers& passes,
-                                                                 const Gradients& gradients,
-                                                                 Applied& applied) {
+std::optional<OwnedParameters::Version> OwnedParameters::apply_alone(
+    const PassLedger::PassesOfTrainers& passes, const Gradients& gradients, Applied& applied) {
   optimizer_.target().check(gradients);
   std::optional<ParameterVersions::Tensors> copy;
   for (;;) {

@@ -1,7 +1,7 @@
-// ParameterStreams: orders the uses of one host's parameters on accelerators. Each use waits, on the current
-// streams of its thread, for earlier uses.
+// ParameterStreams: orders the uses of one object's parameters on accelerators. Each use waits, on the
+// current streams of its thread, for earlier uses.
 //
-// Owner: ParameterHost. Thread-safe. If no parameter is on an accelerator, it has no effect.
+// Owner: OwnedParameters. Thread-safe. If no parameter is on an accelerator, it has no effect.
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>

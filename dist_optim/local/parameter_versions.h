@@ -11,8 +11,8 @@
 // LibTorch's check of saved variables passes. Views that a graph saved (a transposed weight) keep the storage
 // of their version.
 //
-// Owner: ParameterHost, or a stage of a pipeline. Thread-safety: full; call load() only while no thread reads
-// the module's tensors (VersionGate).
+// Owner: OwnedParameters, or a stage of a pipeline. Thread-safety: full; call load() only while no thread
+// reads the module's tensors (VersionGate).
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>

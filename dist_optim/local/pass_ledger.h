@@ -31,7 +31,7 @@
 //
 // Passes of a trainer that is not registered also pin a version, but they owe no step and never wait.
 //
-// Pure data: no clock, no thread, no tensor. Owner: ParameterHost, under its mutex.
+// Pure data: no clock, no thread, no tensor. Owner: OwnedParameters, under its mutex.
 #pragma once
 
 #include <weft/dist_optim/local/step_mode.h>

@@ -5,11 +5,11 @@
 // pass whose forward ran before the step then fails with "modified by an inplace operation". (LibTorch's SGD
 // steps `.data()`: the backward then continues silently with mixed versions.) A shadow (`variable_data()`)
 // has a separate version counter and a separate `.grad`: a step affects no graph and changes no user's
-// `.grad`. ParameterHost, not this class, determines which values a pass then reads.
+// `.grad`. OwnedParameters, not this class, determines which values a pass then reads.
 //
 // The optimizer's state (such as momentum) belongs to the shadows and stays when they move to a new storage.
 //
-// Owner: ParameterHost, or a stage of a pipeline. Thread-safety: none; the owner serializes all calls.
+// Owner: OwnedParameters, or a stage of a pipeline. Thread-safety: none; the owner serializes all calls.
 #pragma once
 
 #include <weft/dist_optim/local/step_target.h>

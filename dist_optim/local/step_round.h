@@ -7,7 +7,7 @@
 // round: each survivor gets the error exactly once, at its step in flight or else at its next one. While the
 // seat of a dead trainer is empty, every step fails, because the round could not complete.
 //
-// Pure data: no thread, no callback. Owner: ParameterHost, under its mutex.
+// Pure data: no thread, no callback. Owner: OwnedParameters, under its mutex.
 #pragma once
 
 #include <weft/rpc/core/export.h>

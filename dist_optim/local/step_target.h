@@ -1,8 +1,8 @@
-// StepTarget: the values that a ParameterHost steps, with their optimizer. They are a module's parameters
+// StepTarget: the values that a OwnedParameters steps, with their optimizer. They are a module's parameters
 // (ShadowLeaves) or the rows of an embedding's shard (RowTarget).
 //
-// Owner: ParameterHost, or a stage of a pipeline. Not thread-safe: the owner serializes all calls, and calls
-// step() only while no thread reads the parameters.
+// Owner: OwnedParameters, or a stage of a pipeline. Not thread-safe: the owner serializes all calls, and
+// calls step() only while no thread reads the parameters.
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>

@@ -34,7 +34,7 @@ void LocalSnapshots::abort(const Key& key) {
 }
 
 void LocalSnapshots::take(std::vector<Object> objects) {
-  std::vector<std::shared_ptr<HostGuard>> guards;
+  std::vector<std::shared_ptr<OwnedParametersGuard>> guards;
   for (const Object& object : objects)
     if (object.guard != nullptr) guards.push_back(object.guard);
   std::sort(guards.begin(), guards.end());
@@ -55,11 +55,11 @@ void LocalSnapshots::take(std::vector<Object> objects) {
   });
 }
 
-void LocalSnapshots::read_all(const std::vector<std::shared_ptr<HostGuard>>& guards,
+void LocalSnapshots::read_all(const std::vector<std::shared_ptr<OwnedParametersGuard>>& guards,
                               const std::vector<Object>& objects) {
   const at::NoGradGuard no_grad;
-  std::vector<ParameterHost::Reading> inside;
-  for (const auto& guard : guards) inside.push_back(guard->host().read_newest());
+  std::vector<OwnedParameters::Reading> inside;
+  for (const auto& guard : guards) inside.push_back(guard->owned().read_newest());
   for (const Object& object : objects)
     if (object.read) object.read();
 }

@@ -29,8 +29,8 @@ class WEFT_EXPORT LocalSnapshots : public std::enable_shared_from_this<LocalSnap
   using Key = std::pair<std::string, std::uint64_t>;
   // One module of a snapshot.
   struct Object {
-    std::shared_ptr<HostGuard> guard;  // null: no optimizer steps the module
-    std::function<void()> read;        // null: the module was refused
+    std::shared_ptr<OwnedParametersGuard> guard;  // null: no optimizer steps the module
+    std::function<void()> read;                   // null: the module was refused
     // All modules have been read; with an error, the snapshot has failed.
     std::function<void(const std::exception_ptr& error)> done = nullptr;
   };
@@ -47,7 +47,7 @@ class WEFT_EXPORT LocalSnapshots : public std::enable_shared_from_this<LocalSnap
 
  private:
   void take(std::vector<Object> objects);
-  static void read_all(const std::vector<std::shared_ptr<HostGuard>>& guards,
+  static void read_all(const std::vector<std::shared_ptr<OwnedParametersGuard>>& guards,
                        const std::vector<Object>& objects);
 
   const std::shared_ptr<rpc::AgentCore> core_;

@@ -113,16 +113,16 @@ void LocalSteps::carry_out(const Key& key, Step& step, const StepDecision& decis
     if (!object.part.ok()) {
       object.promise->fail(object.part.error());
     } else if (decision.action == StepDecision::Action::give_up) {
-      object.guard->host().abort(key.first, key.second);
+      object.guard->owned().abort(key.first, key.second);
       object.promise->complete(StepOutcome{decision, 0});
     } else {
       const auto done = [promise = object.promise, guard = object.guard, decision](
-                            std::exception_ptr error, ParameterHost::Version version) {
+                            std::exception_ptr error, OwnedParameters::Version version) {
         if (error != nullptr) return promise->fail(error);
         promise->complete(StepOutcome{decision, version});
       };
       try {
-        object.guard->host().commit(key.first, key.second, decision, done);
+        object.guard->owned().commit(key.first, key.second, decision, done);
       } catch (...) {  // the trainer has left meanwhile; `done` was not called
         object.promise->fail(std::current_exception());
       }
@@ -132,7 +132,7 @@ void LocalSteps::carry_out(const Key& key, Step& step, const StepDecision& decis
 
 void LocalSteps::fail(const Key& key, Step step) {
   for (Object& object : step.objects) {
-    if (object.part.ok()) object.guard->host().abort(key.first, key.second);
+    if (object.part.ok()) object.guard->owned().abort(key.first, key.second);
     object.promise->fail(rpc::Error(rpc::ErrorKind::aborted, "the step was aborted: nothing has stepped"));
   }
 }

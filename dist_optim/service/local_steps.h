@@ -2,11 +2,11 @@
 // prepared, the owner itself decides the step, so the step costs the trainer one round trip. A snapshot of
 // several objects delays these steps while it reads.
 //
-// Owner: the agent's dist_optim::OptimizerLayer. Thread-safe; promises complete and hosts are called outside
-// the mutex.
+// Owner: the agent's dist_optim::OptimizerLayer. Thread-safe; promises complete and owned parameters are
+// called outside the mutex.
 #pragma once
 
-#include <weft/dist_optim/service/host_guard.h>
+#include <weft/dist_optim/service/owned_parameters_guard.h>
 #include <weft/dist_optim/service/step_messages.h>
 #include <weft/rpc/core/mutex.h>
 
@@ -19,7 +19,7 @@ class WEFT_EXPORT LocalSteps {
  public:
   // One object of a step, with the answer of its owner and the promise of the outcome.
   struct Object {
-    std::shared_ptr<HostGuard> guard;  // may be null if the part was refused
+    std::shared_ptr<OwnedParametersGuard> guard;  // may be null if the part was refused
     rpc::Result<StepPart> part;
     std::shared_ptr<rpc::Promise<StepOutcome>> promise;
   };
@@ -33,7 +33,7 @@ class WEFT_EXPORT LocalSteps {
   // Delays steps: from the call of `ready` until release(), no step over several objects is applied to any
   // object of `guards`. Calls `ready` now or on the thread that ends a step, with the number to pass to
   // release().
-  using Guards = std::vector<std::shared_ptr<HostGuard>>;
+  using Guards = std::vector<std::shared_ptr<OwnedParametersGuard>>;
   void hold(Guards guards, rpc::UniqueFunction<void(std::uint64_t)> ready);
   void release(std::uint64_t hold);
 

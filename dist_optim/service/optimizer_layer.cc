@@ -22,8 +22,8 @@ std::shared_ptr<OptimizerLayer> OptimizerLayer::of(const rpc::CallHost& host) {
   return layer;
 }
 
-std::shared_ptr<HostGuard> OptimizerLayer::host_of(rref::StoredObject& object) {
-  if (auto known = std::dynamic_pointer_cast<HostGuard>(object.guard())) return known;
+std::shared_ptr<OwnedParametersGuard> OptimizerLayer::guard_of(rref::StoredObject& object) {
+  if (auto known = std::dynamic_pointer_cast<OwnedParametersGuard>(object.guard())) return known;
   auto* module = object.as<torch::nn::Module>();
   // Kept by the guard, which may outlive the object's entry.
   const std::shared_ptr<SteppedObject> own(object.value().value,
@@ -32,14 +32,14 @@ std::shared_ptr<HostGuard> OptimizerLayer::host_of(rref::StoredObject& object) {
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
                      "an optimizer steps torch::nn modules and embeddings, not objects of type " +
                          object.value().type->name);
-  std::shared_ptr<HostGuard> fresh;
+  std::shared_ptr<OwnedParametersGuard> fresh;
   auto guard = object.attach_guard([&] {
-    fresh = module != nullptr ? std::make_shared<HostGuard>(parameters_of(*module), ++hosts_made_)
-                              : std::make_shared<HostGuard>(target_maker(own), ++hosts_made_);
+    fresh = module != nullptr ? std::make_shared<OwnedParametersGuard>(parameters_of(*module), ++hosts_made_)
+                              : std::make_shared<OwnedParametersGuard>(target_maker(own), ++hosts_made_);
     return fresh;
   });
-  auto host = std::dynamic_pointer_cast<HostGuard>(guard);
-  if (host == nullptr)
+  auto found = std::dynamic_pointer_cast<OwnedParametersGuard>(guard);
+  if (found == nullptr)
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "an optimizer cannot attach to this object: another layer guards its calls");
   if (fresh != nullptr) {
@@ -47,26 +47,26 @@ std::shared_ptr<HostGuard> OptimizerLayer::host_of(rref::StoredObject& object) {
     std::erase_if(hosts_, [](const auto& weak) { return weak.expired(); });
     hosts_.push_back(fresh);
   }
-  return host;
+  return found;
 }
 
-std::shared_ptr<HostGuard> OptimizerLayer::host_of(rpc::CallContext& call) {
+std::shared_ptr<OwnedParametersGuard> OptimizerLayer::guard_of(rpc::CallContext& call) {
   const auto* target = call.slots().find<rref::RRefLayer::Target>();
   if (target == nullptr)
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
                      std::string(call.method()) + ": the call names no object behind an RRef");
-  return host_of(*target->object);
+  return guard_of(*target->object);
 }
 
 OptimizerLayer::PassPart OptimizerLayer::part_of(const dist_autograd::PassId& pass,
-                                                 const ParameterHost& host) const {
+                                                 const OwnedParameters& owned) const {
   const auto autograd = dist_autograd::AutogradLayer::of(*core_);
   PassPart part{autograd->find_if_known(pass), {}};
   // An ended pass has lost its gradients. A step without them is not the step that the trainer requested.
   if (part.pass == nullptr && autograd->has_ended(pass))
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      to_string(pass) + " cannot step: it has failed here or was released");
-  const auto& parameters = host.parameters();
+  const auto& parameters = owned.parameters();
   for (std::size_t i = 0; part.pass != nullptr && i < parameters.size(); ++i)
     if (at::Tensor gradient = part.pass->gradient(parameters[i].tensor); gradient.defined())
       part.gradients.emplace(i, std::move(gradient));
@@ -91,28 +91,28 @@ std::vector<dist_autograd::PassId> OptimizerLayer::may_step(
   return ids;
 }
 
-std::vector<std::shared_ptr<HostGuard>> OptimizerLayer::hosts() {
-  std::vector<std::shared_ptr<HostGuard>> hosts;
+std::vector<std::shared_ptr<OwnedParametersGuard>> OptimizerLayer::guards() {
+  std::vector<std::shared_ptr<OwnedParametersGuard>> guards;
   rpc::MutexLock lock(mutex_);
   for (const auto& weak : hosts_)
-    if (auto host = weak.lock()) hosts.push_back(std::move(host));
-  return hosts;
+    if (auto guard = weak.lock()) guards.push_back(std::move(guard));
+  return guards;
 }
 
 // Not while a step over several objects is being applied. Otherwise the objects that it has reached would
 // have the step. If its trainer or another one of the round is removed before, the other objects would not
 // have it.
 void OptimizerLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
-  const auto all = hosts();
+  const auto all = guards();
   const bool died = reason.kind() != rpc::ErrorKind::shut_down;
   local_steps_->hold(all, [all, died, peer, steps = local_steps_, core = core_](std::uint64_t hold) {
-    for (const auto& host : all)
-      for (const std::string& one : host->host().trainers())
-        if (is_trainer_of(one, peer)) host->host().strike_off(one, died);
+    for (const auto& guard : all)
+      for (const std::string& one : guard->owned().trainers())
+        if (is_trainer_of(one, peer)) guard->owned().strike_off(one, died);
     // This may run on a loop, and a step may take long.
     core->handlers().post([all, steps, hold] {
       steps->release(hold);
-      for (const auto& host : all) host->host().close_rounds();
+      for (const auto& guard : all) guard->owned().close_rounds();
     });
   });
 }

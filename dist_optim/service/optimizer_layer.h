@@ -1,12 +1,12 @@
-// OptimizerLayer: the optimizer layer of one agent. It has the ParameterHosts of the agent's objects, and the
-// steps in flight on these objects. So a trainer that dies is removed from all ParameterHosts.
+// OptimizerLayer: the optimizer layer of one agent. It has the OwnedParametersTests of the agent's objects,
+// and the steps in flight on these objects. So a trainer that dies is removed from all OwnedParametersTests.
 // dist_optim::layers() creates one OptimizerLayer for each agent. Thread-safe.
 #pragma once
 
 #include <weft/dist_optim/service/handle_ends.h>
-#include <weft/dist_optim/service/host_guard.h>
 #include <weft/dist_optim/service/local_snapshots.h>
 #include <weft/dist_optim/service/local_steps.h>
+#include <weft/dist_optim/service/owned_parameters_guard.h>
 #include <weft/dist_optim/service/pass_admission.h>
 #include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/core/mutex.h>
@@ -24,19 +24,19 @@ class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
 
   // The agent of this layer.
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
-  // The host of an object's parameters, created at the first call. `invalid_argument` if the object is
+  // The guard of an object's parameters, created at the first call. `invalid_argument` if the object is
   // neither a torch::nn::Module nor a SteppedObject.
-  std::shared_ptr<HostGuard> host_of(rref::StoredObject& object);
-  std::shared_ptr<HostGuard> host_of(rpc::CallContext& call);  // the host of the call's object
-  std::vector<std::shared_ptr<HostGuard>> hosts();             // the hosts of all objects that still exist
+  std::shared_ptr<OwnedParametersGuard> guard_of(rref::StoredObject& object);
+  std::shared_ptr<OwnedParametersGuard> guard_of(rpc::CallContext& call);  // of the call's object
+  std::vector<std::shared_ptr<OwnedParametersGuard>> guards();             // of all objects that still exist
 
-  // This agent's part of the pass, and the gradients of the host's parameters, by parameter index.
+  // This agent's part of the pass, and the gradients of the owned parameters, by parameter index.
   // PassPart::pass is null if the pass is unknown here. `failed_precondition` if the pass has ended.
   struct PassPart {
     std::shared_ptr<dist_autograd::PassState> pass;
     Gradients gradients;
   };
-  PassPart part_of(const dist_autograd::PassId& pass, const ParameterHost& host) const;
+  PassPart part_of(const dist_autograd::PassId& pass, const OwnedParameters& owned) const;
   // Checks that the passes of this agent may step, and returns their ids. `failed_precondition` if one of
   // them has failed or was released.
   std::vector<dist_autograd::PassId> may_step(std::span<const dist_autograd::Pass> passes) const;
@@ -64,7 +64,7 @@ class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
   const std::shared_ptr<HandleEnds> handle_ends_ = std::make_shared<HandleEnds>();
   std::atomic<std::uint64_t> steps_{0}, hosts_made_{0};
   rpc::Mutex mutex_;
-  std::vector<std::weak_ptr<HostGuard>> hosts_ WEFT_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<OwnedParametersGuard>> hosts_ WEFT_GUARDED_BY(mutex_);
 };
 
 // Gives an agent its OptimizerLayer and serves OptimizerService. Part of dist_optim::layers().

@@ -41,9 +41,10 @@ std::vector<PassGradients> gradients_of(const StepRequest& request, const StepRo
 
 // Collects the passes' gradients for this object and prepares the step with them, once the passes are
 // admitted.
-void prepare_step(OptimizerLayer& layer, const std::shared_ptr<HostGuard>& guard, const std::string& trainer,
-                  const StepRequest& request, const std::optional<StepRows>& rows, Prepared done) {
-  ParameterHost& host = guard->host();
+void prepare_step(OptimizerLayer& layer, const std::shared_ptr<OwnedParametersGuard>& guard,
+                  const std::string& trainer, const StepRequest& request, const std::optional<StepRows>& rows,
+                  Prepared done) {
+  OwnedParameters& owned = guard->owned();
   std::vector<std::uint32_t> found;  // a trainer has seen the backward of a pass with rows
   auto gradients = std::make_shared<std::vector<PassGradients>>();
   std::vector<std::shared_ptr<dist_autograd::PassState>> open;
@@ -54,7 +55,7 @@ void prepare_step(OptimizerLayer& layer, const std::shared_ptr<HostGuard>& guard
   }
   for (std::size_t i = 0; !rows && i < request.passes.size(); ++i) {
     const auto& id = request.passes[i];
-    rpc::Result<OptimizerLayer::PassPart> part = rpc::capture([&] { return layer.part_of(id, host); });
+    rpc::Result<OptimizerLayer::PassPart> part = rpc::capture([&] { return layer.part_of(id, owned); });
     if (!part.ok()) return done(part.error());
     const bool none = part.value().gradients.empty();
     const auto unseen = std::find(request.unseen.begin(), request.unseen.end(), id);
@@ -91,8 +92,8 @@ void prepare_step(OptimizerLayer& layer, const std::shared_ptr<HostGuard>& guard
     done(rpc::capture([&] {
       for (const PassGradients& one : *gradients)
         for (const auto& [index, gradient] : one.gradients) wait->ready.pass_on(gradient);
-      StepPart part = guard->host().prepare(trainer, request.number, std::move(*gradients), request.options,
-                                            request.passes.size());
+      StepPart part = guard->owned().prepare(trainer, request.number, std::move(*gradients), request.options,
+                                             request.passes.size());
       part.found = found;
       return part;
     }));
@@ -102,11 +103,11 @@ void prepare_step(OptimizerLayer& layer, const std::shared_ptr<HostGuard>& guard
   std::vector<PassKey> keys;
   for (const PassGradients& one : *gradients)
     if (!one.gradients.empty()) keys.push_back(one.pass);
-  for (const PassKey& key : keys) host.admit(trainer, key, admitted);
+  for (const PassKey& key : keys) owned.admit(trainer, key, admitted);
   // After the admission, because on_end() runs the job at once if the pass has ended meanwhile. A shard's
   // passes belong only to the trainer, which releases them.
   for (std::size_t i = 0; i < open.size(); ++i)
-    open[i]->on_end([guard, key = keys[i]] { guard->host().release(key); });
+    open[i]->on_end([guard, key = keys[i]] { guard->owned().release(key); });
   admitted(nullptr);
 }
 
@@ -128,12 +129,12 @@ void check_own(rpc::CallContext& call, const dist_autograd::PassId& pass, const 
 std::uint64_t OptimizerService::attach(rpc::CallContext& call, OptimizerSpec spec, StepMode mode, bool asks,
                                        Trainer name) {
   check(mode);
-  const auto guard = layer->host_of(call);
+  const auto guard = layer->guard_of(call);
   const std::string trainer = calling_trainer(call, name);
   const std::string& agent = call.peer().id.name;
-  guard->host().register_trainer(trainer, spec, mode,
-                                 name.value_or("").empty() ? agent : agent + "/" + *name);
-  guard->host().adopt_passes(trainer_of({{}, call.peer().id.incarnation}), trainer_of(call.peer().id));
+  guard->owned().register_trainer(trainer, spec, mode,
+                                  name.value_or("").empty() ? agent : agent + "/" + *name);
+  guard->owned().adopt_passes(trainer_of({{}, call.peer().id.incarnation}), trainer_of(call.peer().id));
   if (asks) guard->ask_trainer(call.peer().id, trainer);
   if (caller_is_gone(call))
     layer->peer_gone(call.peer().id, rpc::Error(rpc::ErrorKind::peer_lost, agent + " is gone"));
@@ -141,36 +142,36 @@ std::uint64_t OptimizerService::attach(rpc::CallContext& call, OptimizerSpec spe
 }
 
 void OptimizerService::detach(rpc::CallContext& call, Trainer name) {
-  ParameterHost& host = layer->host_of(call)->host();
-  host.strike_off(calling_trainer(call, name), false);
-  host.close_rounds();
+  OwnedParameters& owned = layer->guard_of(call)->owned();
+  owned.strike_off(calling_trainer(call, name), false);
+  owned.close_rounds();
 }
 
 rpc::Future<void> OptimizerService::admit(rpc::CallContext& call, dist_autograd::PassId pass, Trainer name,
                                           std::optional<std::uint64_t> version) {
-  const auto guard = layer->host_of(call);
+  const auto guard = layer->guard_of(call);
   const std::string trainer = calling_trainer(call, name);
-  check_own(call, pass, guard->host().is_registered(trainer) ? trainer : "");
+  check_own(call, pass, guard->owned().is_registered(trainer) ? trainer : "");
   auto promise = std::make_shared<rpc::Promise<void>>();
   auto future = promise->future();
-  if (!version && guard->host().status(key_of(pass)).has_stepped) {
+  if (!version && guard->owned().status(key_of(pass)).has_stepped) {
     promise->complete(rpc::Result<void>{});
     return future;
   }
-  guard->host().admit(
+  guard->owned().admit(
       trainer, key_of(pass),
       [promise, guard](const std::exception_ptr& error) {
         promise->complete(error == nullptr ? rpc::Result<void>{} : rpc::Result<void>(error));
       },
       version);
-  if (caller_is_gone(call)) guard->host().release(key_of(pass));
+  if (caller_is_gone(call)) guard->owned().release(key_of(pass));
   return future;
 }
 
 void OptimizerService::release(rpc::CallContext& call, dist_autograd::PassId pass) {
-  ParameterHost& host = layer->host_of(call)->host();
-  check_own(call, pass, host.status(key_of(pass)).trainer.value_or(""));
-  host.release(key_of(pass));
+  OwnedParameters& owned = layer->guard_of(call)->owned();
+  check_own(call, pass, owned.status(key_of(pass)).trainer.value_or(""));
+  owned.release(key_of(pass));
 }
 
 rpc::Future<void> OptimizerService::admit_everywhere(rpc::CallContext& call, dist_autograd::PassId pass,
@@ -187,15 +188,15 @@ rpc::Future<StepOutcome> OptimizerService::step(rpc::CallContext& call, StepRequ
     steps->abort(trainer, number);
   };
   const auto arrive = [steps = layer->local_steps(), promise, trainer, request, objects, give_up,
-                       call = call.shared_from_this()](std::shared_ptr<HostGuard> guard,
+                       call = call.shared_from_this()](std::shared_ptr<OwnedParametersGuard> guard,
                                                        rpc::Result<StepPart> part) {
     steps->arrive(trainer, request, objects, {std::move(guard), std::move(part), promise});
     if (call->cancelled()) give_up();
   };
   call.on_cancel(give_up);  // the trainer is gone, or waits no longer: the other objects are not needed
-  std::shared_ptr<HostGuard> guard;
+  std::shared_ptr<OwnedParametersGuard> guard;
   try {
-    guard = layer->host_of(call);
+    guard = layer->guard_of(call);
   } catch (...) {
     arrive(nullptr, std::current_exception());  // the other objects must be notified
     return future;
@@ -209,7 +210,7 @@ rpc::Future<StepPart> OptimizerService::prepare(rpc::CallContext& call, StepRequ
                                                 std::optional<StepRows> rows) {
   auto promise = std::make_shared<rpc::Promise<StepPart>>();
   auto future = promise->future();
-  prepare_step(*layer, layer->host_of(call), calling_trainer(call, request.trainer), request, rows,
+  prepare_step(*layer, layer->guard_of(call), calling_trainer(call, request.trainer), request, rows,
                [promise](rpc::Result<StepPart> part) { promise->complete(std::move(part)); });
   return future;
 }
@@ -218,47 +219,47 @@ rpc::Future<std::uint64_t> OptimizerService::commit(rpc::CallContext& call, std:
                                                     StepDecision decision, Trainer trainer) {
   auto promise = std::make_shared<rpc::Promise<std::uint64_t>>();
   auto future = promise->future();
-  const auto guard = layer->host_of(call);
-  guard->host().commit(calling_trainer(call, trainer), number, decision,
-                       [promise, guard](std::exception_ptr error, ParameterHost::Version version) {
-                         if (error != nullptr) return promise->fail(error);
-                         promise->complete(version);
-                       });
+  const auto guard = layer->guard_of(call);
+  guard->owned().commit(calling_trainer(call, trainer), number, decision,
+                        [promise, guard](std::exception_ptr error, OwnedParameters::Version version) {
+                          if (error != nullptr) return promise->fail(error);
+                          promise->complete(version);
+                        });
   return future;
 }
 
 void OptimizerService::abort(rpc::CallContext& call, std::uint64_t number, Trainer name) {
   const std::string trainer = calling_trainer(call, name);
   layer->local_steps()->abort(trainer, number);
-  layer->host_of(call)->host().abort(trainer, number);
+  layer->guard_of(call)->owned().abort(trainer, number);
 }
 
 void OptimizerService::set_learning_rate(rpc::CallContext& call, double rate,
                                          std::optional<std::string> group) {
-  layer->host_of(call)->host().optimizer().set_learning_rate(rate, group);
+  layer->guard_of(call)->owned().optimizer().set_learning_rate(rate, group);
 }
 
 void OptimizerService::set_mode(rpc::CallContext& call, StepMode mode) {
   check(mode);
-  layer->host_of(call)->host().set_mode(mode);
+  layer->guard_of(call)->owned().set_mode(mode);
 }
 
 OptimizerState OptimizerService::save_state(rpc::CallContext& call) {
-  return layer->host_of(call)->host().optimizer().state();
+  return layer->guard_of(call)->owned().optimizer().state();
 }
 
 void OptimizerService::load_state(rpc::CallContext& call, OptimizerState state) {
-  layer->host_of(call)->host().optimizer().set_state(state);
+  layer->guard_of(call)->owned().optimizer().set_state(state);
 }
 
 void OptimizerService::check_state(rpc::CallContext& call, OptimizerState state) {
-  layer->host_of(call)->host().optimizer().check_state(state);
+  layer->guard_of(call)->owned().optimizer().check_state(state);
 }
 
 namespace {
 
-// The module of the call, and its host if an optimizer has stepped it. The call keeps both.
-std::pair<torch::nn::Module*, std::shared_ptr<HostGuard>> module_of(rpc::CallContext& call) {
+// The module of the call, and its guard if an optimizer has stepped it. The call keeps both.
+std::pair<torch::nn::Module*, std::shared_ptr<OwnedParametersGuard>> module_of(rpc::CallContext& call) {
   const auto* target = call.slots().find<rref::RRefLayer::Target>();
   auto* module = target == nullptr ? nullptr : target->object->as<torch::nn::Module>();
   if (module == nullptr)
@@ -266,19 +267,20 @@ std::pair<torch::nn::Module*, std::shared_ptr<HostGuard>> module_of(rpc::CallCon
                      std::string(call.method()) + ": expected an RRef to a torch::nn::Module, not " +
                          (target == nullptr ? "a call without an object"
                                             : "an object of type " + target->object->value().type->name));
-  return {module, std::dynamic_pointer_cast<HostGuard>(target->object->guard())};
+  return {module, std::dynamic_pointer_cast<OwnedParametersGuard>(target->object->guard())};
 }
 
 }  // namespace
 
-ModuleSnapshot take_snapshot(const torch::nn::Module& module, const std::shared_ptr<HostGuard>& guard) {
+ModuleSnapshot take_snapshot(const torch::nn::Module& module,
+                             const std::shared_ptr<OwnedParametersGuard>& guard) {
   ModuleSnapshot snapshot;
   const auto copy = [&] { snapshot.module = dist_autograd::copy_state(module); };
   if (guard == nullptr) {
     copy();
     return snapshot;
   }
-  HostState state = guard->host().snapshot(copy);
+  OwnerState state = guard->owned().snapshot(copy);
   snapshot.version = state.version;
   if (state.spec.name.empty()) return snapshot;
   snapshot.object = guard->number();
@@ -305,8 +307,8 @@ rpc::Future<tensor::OnStreams<ModuleSnapshot>> OptimizerService::snapshot(
     auto taken = std::make_shared<std::optional<Taken>>();
     snapshots->arrive(key, group->modules,
                       {guard,
-                       [taken, of = module, host = guard, call = call.shared_from_this()] {
-                         taken->emplace(take_snapshot(*of, host));
+                       [taken, of = module, owned = guard, call = call.shared_from_this()] {
+                         taken->emplace(take_snapshot(*of, owned));
                        },
                        [taken, promise](const std::exception_ptr& error) {
                          if (error != nullptr) return promise->fail(error);
@@ -326,7 +328,7 @@ void OptimizerService::abort_snapshot(rpc::CallContext& call, std::uint64_t numb
 
 std::uint64_t OptimizerService::number(rpc::CallContext& call) {
   const auto guard = module_of(call).second;
-  return guard == nullptr || !guard->host().optimizer().exists() ? 0 : guard->number();
+  return guard == nullptr || !guard->owned().optimizer().exists() ? 0 : guard->number();
 }
 
 void OptimizerService::restore(rpc::CallContext& call, dist_autograd::StateDict module,
@@ -338,9 +340,9 @@ void OptimizerService::restore(rpc::CallContext& call, dist_autograd::StateDict 
         rpc::ErrorKind::failed_precondition,
         "restore: the snapshot has an optimizer's state, but no optimizer is attached to the module");
   if (guard == nullptr) return checked.copy(false);
-  guard->host().change([&] { checked.copy(true); }, optimizer ? &*optimizer : nullptr);
+  guard->owned().change([&] { checked.copy(true); }, optimizer ? &*optimizer : nullptr);
 }
 
-HostStats OptimizerService::stats(rpc::CallContext& call) { return layer->host_of(call)->host().stats(); }
+OwnerStats OptimizerService::stats(rpc::CallContext& call) { return layer->guard_of(call)->owned().stats(); }
 
 }  // namespace weft::dist_optim

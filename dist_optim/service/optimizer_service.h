@@ -17,7 +17,7 @@ namespace weft::dist_optim {
 WEFT_CODEC(ParameterGroup, prefix, options)
 WEFT_CODEC(OptimizerSpec, name, options, groups)
 WEFT_CODEC(StepMode, kind, count, mean)
-WEFT_CODEC(HostStats, version, staleness, open_passes, waiting_passes, live_versions, copied_bytes,
+WEFT_CODEC(OwnerStats, version, staleness, open_passes, waiting_passes, live_versions, copied_bytes,
            version_loads)
 
 // One module: its parameters and buffers, and its optimizer's state, all of one version.
@@ -32,7 +32,7 @@ WEFT_CODEC(ModuleSnapshot, object, module, optimizer, spec, version)
 
 // Reads a module on its owner. guard: null if no optimizer steps the module.
 WEFT_EXPORT ModuleSnapshot take_snapshot(const torch::nn::Module& module,
-                                         const std::shared_ptr<HostGuard>& guard);
+                                         const std::shared_ptr<OwnedParametersGuard>& guard);
 
 // Identifies the modules of one owner that are read at one moment. The snapshot() calls for all of them have
 // the same value.
@@ -75,7 +75,7 @@ struct WEFT_EXPORT OptimizerService {
   // Ends a step that step() or prepare() has begun. No effect if the step has ended.
   void abort(rpc::CallContext& call, std::uint64_t number, Trainer trainer);
 
-  // The next four functions call ParameterHost and HostOptimizer, whose headers state the errors.
+  // The next four functions call OwnedParameters and OwnerOptimizer, whose headers state the errors.
   void set_learning_rate(rpc::CallContext& call, double rate, std::optional<std::string> group);
   void set_mode(rpc::CallContext& call, StepMode mode);
   OptimizerState save_state(rpc::CallContext& call);
@@ -94,7 +94,7 @@ struct WEFT_EXPORT OptimizerService {
   // object runs meanwhile.
   void restore(rpc::CallContext& call, dist_autograd::StateDict module,
                std::optional<OptimizerState> optimizer);
-  HostStats stats(rpc::CallContext& call);
+  OwnerStats stats(rpc::CallContext& call);
 
   using Service = rpc::Service<
       "weft.optim", rpc::Method<"attach", &OptimizerService::attach>,

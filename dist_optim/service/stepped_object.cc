@@ -8,7 +8,7 @@ OptimizerSpec own_optimizer() {
   return spec;
 }
 
-ParameterHost::MakeTarget target_maker(std::shared_ptr<SteppedObject> object) {
+OwnedParameters::MakeTarget target_maker(std::shared_ptr<SteppedObject> object) {
   return [object = std::move(object)](const OptimizerSpec& spec) {
     if (!(spec == own_optimizer()))
       throw rpc::Error(rpc::ErrorKind::invalid_argument,

@@ -5,7 +5,7 @@
 // the object's turn.
 #pragma once
 
-#include <weft/dist_optim/local/parameter_host.h>
+#include <weft/dist_optim/local/owned_parameters.h>
 
 #include <memory>
 
@@ -20,8 +20,8 @@ class WEFT_EXPORT SteppedObject {
 
 // The spec that trainers register for a SteppedObject, which has its own optimizer.
 WEFT_EXPORT OptimizerSpec own_optimizer();
-// Returns the function with which the object's ParameterHost makes its target. The function throws
+// Returns the function with which the object's OwnedParameters makes its target. The function throws
 // `invalid_argument` for a spec other than own_optimizer().
-WEFT_EXPORT ParameterHost::MakeTarget target_maker(std::shared_ptr<SteppedObject> object);
+WEFT_EXPORT OwnedParameters::MakeTarget target_maker(std::shared_ptr<SteppedObject> object);
 
 }  // namespace weft::dist_optim

@@ -308,7 +308,7 @@ TEST(DistLbfgsGradients, MayBeSparseOrOfSeveralPassesOrMissing) {
 
 class Counted : public testing::Test {
  protected:
-  HostStats stats() { return ask<&OptimizerService::stats>(chain.layers[0].reference()).get(); }
+  OwnerStats stats() { return ask<&OptimizerService::stats>(chain.layers[0].reference()).get(); }
 
   Agents agents{2};
   Chain chain{agents, 1, {0}};

@@ -500,7 +500,7 @@ TEST(DistStepOwners, StatsShowTheStaleness) {
   got(optimizer.step(late));  // read before the first step
   const auto stats = got(optimizer.stats());
   ASSERT_EQ(stats.size(), 2U);
-  for (const HostStats& one : stats) {
+  for (const OwnerStats& one : stats) {
     EXPECT_EQ(one.version, 2U);
     EXPECT_EQ(one.staleness, (std::map<std::uint64_t, std::uint64_t>{{0, 1}, {1, 1}}));
     EXPECT_EQ(one.max_staleness(), 1U);
@@ -670,7 +670,7 @@ TEST(DistStepOwners, APassThatWaitsForAnObjectIsNotAdmittedToLaterObjects) {
   dist_autograd::Pass first{agents[1]}, second{agents[2]};
   const at::Tensor x = test::got(its_a.call<&Layer::forward>(first, input(0)));
   auto y = a.call<&Layer::forward>(second, input(1));
-  std::vector<HostStats> stats;
+  std::vector<OwnerStats> stats;
   test::eventually("the second pass waits for the first one's step", [&] {
     stats = test::got(of_both.stats());
     return stats[0].waiting_passes == 1;

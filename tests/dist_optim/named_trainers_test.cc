@@ -229,7 +229,7 @@ TEST_F(NamedTrainers, outlive_another_agent_with_the_same_incarnation) {
   got(optimizer.attached());
   got(named.attached());
   const auto owner = OptimizerLayer::of(*workers[0].core());
-  const auto trainers = [&] { return owner->hosts().at(0)->host().trainers().size(); };
+  const auto trainers = [&] { return owner->guards().at(0)->owned().trainers().size(); };
   const auto lose = [&](const std::string& name, std::size_t worker) {
     owner->peer_gone({name, workers[worker].id().incarnation},
                      rpc::Error(rpc::ErrorKind::peer_lost, "the test says so"));

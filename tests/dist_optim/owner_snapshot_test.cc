@@ -219,83 +219,83 @@ TEST_F(OwnerSnapshots, ASnapshotWithoutAnOptimizerHasTheValuesAlone) {
   EXPECT_TRUE(equal(values(0), values(1)));
 }
 
-// A host is restored while a pass waits to read. The pass reads the restored values.
-TEST(ParameterHostRestore, APassThatReadsDuringARestoreWaits) {
+// Owned parameters are restored while a pass waits to read. The pass reads the restored values.
+TEST(OwnedParametersRestore, APassThatReadsDuringARestoreWaits) {
   const at::Tensor weight = at::zeros({2}, at::kDouble).requires_grad_();
-  ParameterHost host({{"weight", weight}});
-  host.register_trainer("t", torch::optim::SGDOptions(1), bounded_staleness(1));
-  HostState state = host.snapshot([] {});
+  OwnedParameters owned({{"weight", weight}});
+  owned.register_trainer("t", torch::optim::SGDOptions(1), bounded_staleness(1));
+  OwnerState state = owned.snapshot([] {});
   state.version = 7;
   const PassKey pass{1, 1};
   bool admitted = false;
-  host.restore(state, [&] {
-    host.admit("t", pass, [&](const std::exception_ptr& error) { admitted = error == nullptr; });
+  owned.restore(state, [&] {
+    owned.admit("t", pass, [&](const std::exception_ptr& error) { admitted = error == nullptr; });
     EXPECT_FALSE(admitted);
     std::exception_ptr refused;
-    host.admit("t", {1, 2}, [&](const std::exception_ptr& error) { refused = error; }, 0);
+    owned.admit("t", {1, 2}, [&](const std::exception_ptr& error) { refused = error; }, 0);
     EXPECT_EQ(kind_of([&] { std::rethrow_exception(refused); }, "restore is in flight"),
               ErrorKind::failed_precondition);
-    EXPECT_EQ(kind_of([&] { host.register_trainer("u", torch::optim::SGDOptions(1), bounded_staleness(1)); },
+    EXPECT_EQ(kind_of([&] { owned.register_trainer("u", torch::optim::SGDOptions(1), bounded_staleness(1)); },
                       "restore"),
               ErrorKind::failed_precondition);
-    EXPECT_EQ(kind_of([&] { host.restore(state, [] {}); }, "another restore"),
+    EXPECT_EQ(kind_of([&] { owned.restore(state, [] {}); }, "another restore"),
               ErrorKind::failed_precondition);
     weight.variable_data().fill_(5);
   });
   EXPECT_TRUE(admitted);
   {
-    const auto reading = host.read(pass);
+    const auto reading = owned.read(pass);
     EXPECT_TRUE(torch::equal(weight, at::full({2}, 5, at::kDouble)));
   }
-  EXPECT_EQ(host.stats().version, 7U);
-  EXPECT_EQ(host.stats().live_versions, 1U);
-  host.step("t", {{pass, {{0, at::ones({2}, at::kDouble)}}}},
-            [](const std::exception_ptr& error, auto version) {
-              EXPECT_TRUE(error == nullptr);
-              EXPECT_EQ(version, 8U);
-            });
+  EXPECT_EQ(owned.stats().version, 7U);
+  EXPECT_EQ(owned.stats().live_versions, 1U);
+  owned.step("t", {{pass, {{0, at::ones({2}, at::kDouble)}}}},
+             [](const std::exception_ptr& error, auto version) {
+               EXPECT_TRUE(error == nullptr);
+               EXPECT_EQ(version, 8U);
+             });
   EXPECT_TRUE(torch::equal(weight, at::full({2}, 4, at::kDouble)));
-  EXPECT_EQ(kind_of([&] { host.restore(state, [] { throw rpc::Error(ErrorKind::internal, "no"); }); }, "no"),
+  EXPECT_EQ(kind_of([&] { owned.restore(state, [] { throw rpc::Error(ErrorKind::internal, "no"); }); }, "no"),
             ErrorKind::internal);
-  EXPECT_EQ(host.stats().version, 8U);
-  EXPECT_EQ(ParameterHost::Version{8}, host.snapshot([] {}).version);
+  EXPECT_EQ(owned.stats().version, 8U);
+  EXPECT_EQ(OwnedParameters::Version{8}, owned.snapshot([] {}).version);
 }
 
 // For any order of steps and restores, the values are those of the version: each step subtracts one.
-TEST(ParameterHostRestore, IsAtomicForAThreadThatSteps) {
+TEST(OwnedParametersRestore, IsAtomicForAThreadThatSteps) {
   const at::Tensor weight = at::zeros({1}, at::kDouble).requires_grad_();
-  ParameterHost host({{"weight", weight}});
-  host.register_trainer("t", torch::optim::SGDOptions(1), bounded_staleness(0));
-  HostState state = host.snapshot([] {});
+  OwnedParameters owned({{"weight", weight}});
+  owned.register_trainer("t", torch::optim::SGDOptions(1), bounded_staleness(0));
+  OwnerState state = owned.snapshot([] {});
   state.version = 3;
   std::thread stepping([&] {
     for (std::uint64_t i = 1; i <= 3000; ++i) {
       const PassKey pass{1, i};
       test::Event admitted;
-      host.admit("t", pass, [&](const std::exception_ptr& error) {
+      owned.admit("t", pass, [&](const std::exception_ptr& error) {
         EXPECT_TRUE(error == nullptr);
         admitted.set();
       });
       admitted.wait();
-      host.step("t", {{pass, {{0, at::ones({1}, at::kDouble)}}}},
-                [](const std::exception_ptr& error, auto) { EXPECT_TRUE(error == nullptr); });
+      owned.step("t", {{pass, {{0, at::ones({1}, at::kDouble)}}}},
+                 [](const std::exception_ptr& error, auto) { EXPECT_TRUE(error == nullptr); });
     }
   });
   const auto value = [&] { return weight.variable_data().item<double>(); };
   for (int i = 0; i < 3000; ++i) {
     try {
-      host.restore(state, [&] { weight.variable_data().fill_(-3); });
+      owned.restore(state, [&] { weight.variable_data().fill_(-3); });
     } catch (const rpc::Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::failed_precondition) << error.what();
     }
     double seen = 0;
-    const auto version = host.snapshot([&] { seen = value(); }).version;
+    const auto version = owned.snapshot([&] { seen = value(); }).version;
     EXPECT_EQ(seen, -static_cast<double>(version));
   }
   stepping.join();
-  host.restore(state, [&] { weight.variable_data().fill_(-3); });
-  EXPECT_EQ(host.stats().version, 3U);
-  EXPECT_EQ(host.stats().live_versions, 1U);
+  owned.restore(state, [&] { weight.variable_data().fill_(-3); });
+  EXPECT_EQ(owned.stats().version, 3U);
+  EXPECT_EQ(owned.stats().live_versions, 1U);
 }
 
 }  // namespace

@@ -153,10 +153,10 @@ TEST_P(LateCall, OfADeadTrainerHasNoEffect) {
   deaths->noticed.wait();
   held->released.complete(rpc::Result<void>{});
   held->over.wait();
-  const auto hosts = OptimizerLayer::of(*owner.core())->hosts();
-  ASSERT_EQ(hosts.size(), 1U);
-  EXPECT_EQ(hosts[0]->host().trainers(), std::vector<std::string>{});
-  EXPECT_EQ(hosts[0]->host().stats().open_passes, 0U);
+  const auto guards = OptimizerLayer::of(*owner.core())->guards();
+  ASSERT_EQ(guards.size(), 1U);
+  EXPECT_EQ(guards[0]->owned().trainers(), std::vector<std::string>{});
+  EXPECT_EQ(guards[0]->owned().stats().open_passes, 0U);
 }
 
 }  // namespace

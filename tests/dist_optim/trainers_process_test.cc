@@ -168,11 +168,11 @@ void train(const test::JobStore& store, StepMode mode, std::size_t number, std::
   trainer.optimizer.emplace(agent, spec(), mode, trainer.a, trainer.b);
   test::say(pipe, "left: " + left_at_last([&] {
                     std::string left;
-                    for (const HostStats& host : trainer.optimizer->stats().get())
-                      if (host.open_passes + host.waiting_passes != 0 || host.live_versions != 1)
-                        left += std::to_string(host.open_passes) + " open, " +
-                                std::to_string(host.waiting_passes) + " waiting, " +
-                                std::to_string(host.live_versions) + " versions; ";
+                    for (const OwnerStats& owned : trainer.optimizer->stats().get())
+                      if (owned.open_passes + owned.waiting_passes != 0 || owned.live_versions != 1)
+                        left += std::to_string(owned.open_passes) + " open, " +
+                                std::to_string(owned.waiting_passes) + " waiting, " +
+                                std::to_string(owned.live_versions) + " versions; ";
                     return left;
                   }));
   dist_autograd::Pass pass(agent);

@@ -6,7 +6,7 @@
 
 #include <weft/parallel/elastic/internal/throw_on_all_ranks.h>
 #include <weft/parallel/elastic/sharded/exchange_plan.h>
-#include <weft/parallel/sharded/checkpoint/host_state.h>
+#include <weft/parallel/sharded/checkpoint/cpu_copy.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <ATen/Functions.h>
@@ -61,7 +61,7 @@ struct ShardedCommit {
   std::uint64_t number = 0;
   std::string owner;                 // this worker
   std::vector<std::string> workers;  // of the commit
-  sharded::HostState own;
+  sharded::CpuCopy own;
   std::map<std::string, std::string> notes;
   std::set<std::string> names;  // of the tensors of all ranks
   std::vector<CopiedShard> copies;

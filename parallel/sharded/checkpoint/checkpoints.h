@@ -17,7 +17,7 @@
 
 #include <weft/parallel/collectives/group.h>
 #include <weft/parallel/sharded/checkpoint/checkpoint_folder.h>
-#include <weft/parallel/sharded/checkpoint/host_state.h>
+#include <weft/parallel/sharded/checkpoint/cpu_copy.h>
 #include <weft/parallel/sharded/checkpoint/sliced_state.h>
 #include <weft/rpc/core/export.h>
 #include <weft/rpc/core/handler_pool.h>
@@ -93,7 +93,7 @@ class WEFT_EXPORT Checkpoints {
   const std::filesystem::path path_;
   CheckpointFolder folder_;
   const collectives::Group group_;
-  HostState host_;            // the state that is being written
+  CpuCopy host_;              // the state that is being written
   rpc::Future<void> saving_;  // empty: no save in flight
   rpc::HandlerPool writer_{1};
 };

@@ -1,5 +1,5 @@
-// The two phases of a step of ParameterHost: prepare, then commit or abort.
-#include <weft/dist_optim/local/parameter_host.h>
+// The two phases of a step of OwnedParameters: prepare, then commit or abort.
+#include <weft/dist_optim/local/owned_parameters.h>
 #include <weft/rpc/core/error.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
-#include "tests/dist_optim/local/host_support.h"
+#include "tests/dist_optim/local/owned_parameters_support.h"
 #include "tests/support/cluster.h"
 #include "tests/support/fake_accelerator.h"
 
@@ -37,26 +37,26 @@ void expect_refused(rpc::ErrorKind kind, const std::function<void()>& code) {
 class Host : public testing::Test {
  protected:
   at::Tensor weight = at::zeros({2}, at::kDouble).requires_grad_();
-  ParameterHost host{std::vector<Parameter>{{"weight", weight}}};
+  OwnedParameters owned{std::vector<Parameter>{{"weight", weight}}};
   std::exception_ptr failed;
-  ParameterHost::Version version = 0;
+  OwnedParameters::Version version = 0;
   int done = 0;
 
   void join(const std::string& trainer, StepMode mode) {
-    host.register_trainer(trainer, SGDOptions(1), mode);
+    owned.register_trainer(trainer, SGDOptions(1), mode);
   }
   void open(const std::string& trainer, PassKey pass) {
-    host.admit(trainer, pass, [](std::exception_ptr error) { EXPECT_TRUE(error == nullptr); });
+    owned.admit(trainer, pass, [](std::exception_ptr error) { EXPECT_TRUE(error == nullptr); });
   }
   PassGradients gradient(PassKey pass, double value = 1) {
     return {pass, {{0, at::full({2}, value, at::kDouble)}}};
   }
   StepPart prepare(const std::string& trainer, std::uint64_t number, PassKey pass, double value = 1,
                    const StepOptions& options = {}) {
-    return host.prepare(trainer, number, {gradient(pass, value)}, options, 1);
+    return owned.prepare(trainer, number, {gradient(pass, value)}, options, 1);
   }
   void commit(const std::string& trainer, std::uint64_t number, const StepDecision& decision = apply) {
-    host.commit(trainer, number, decision, [this](std::exception_ptr error, ParameterHost::Version after) {
+    owned.commit(trainer, number, decision, [this](std::exception_ptr error, OwnedParameters::Version after) {
       ++done;
       failed = error;
       version = after;
@@ -69,7 +69,7 @@ class Host : public testing::Test {
 
 TEST_F(Host, preparing_changes_nothing_and_committing_steps) {
   for (StepMode mode : {StepMode(synchronous), bounded_staleness(1), dist_optim::hogwild}) {
-    ParameterHost own{std::vector<Parameter>{{"weight", weight}}};
+    OwnedParameters own{std::vector<Parameter>{{"weight", weight}}};
     own.register_trainer("a", SGDOptions(1), mode);
     own.admit("a", pass_1, [](std::exception_ptr) {});
     const double before = weight[0].item<double>();
@@ -77,7 +77,7 @@ TEST_F(Host, preparing_changes_nothing_and_committing_steps) {
     expect_weight(before);
     EXPECT_EQ(own.stats().version, 0U);
     bool stepped = false;
-    own.commit("a", 7, apply, [&](std::exception_ptr error, ParameterHost::Version after) {
+    own.commit("a", 7, apply, [&](std::exception_ptr error, OwnedParameters::Version after) {
       stepped = error == nullptr && after == 1;
     });
     EXPECT_TRUE(stepped) << to_string(mode);
@@ -103,7 +103,7 @@ TEST_F(Host, a_skipped_step_ends_the_pass_and_changes_nothing) {
   EXPECT_EQ(done, 1);
   EXPECT_TRUE(failed == nullptr);
   EXPECT_EQ(version, 0U);
-  EXPECT_EQ(host.stats().open_passes, 0U);
+  EXPECT_EQ(owned.stats().open_passes, 0U);
   expect_weight(0);
 }
 
@@ -111,8 +111,8 @@ TEST_F(Host, an_aborted_pass_may_step_again) {
   join("a", synchronous);
   open("a", pass_1);
   prepare("a", 1, pass_1);
-  host.abort("a", 1);
-  host.abort("a", 1);  // no effect
+  owned.abort("a", 1);
+  owned.abort("a", 1);  // no effect
   expect_refused(rpc::ErrorKind::failed_precondition, [&] { commit("a", 1); });
   EXPECT_EQ(done, 0);
   prepare("a", 2, pass_1);
@@ -128,8 +128,8 @@ TEST_F(Host, a_pass_belongs_to_one_step_and_steps_once) {
   expect_refused(rpc::ErrorKind::failed_precondition, [&] { prepare("a", 2, pass_1); });
   commit("a", 1);
   expect_refused(rpc::ErrorKind::failed_precondition, [&] { prepare("a", 3, pass_1); });
-  host.admit("a", pass_1, [](std::exception_ptr error) { EXPECT_TRUE(error != nullptr); });
-  host.release(pass_1);  // the end of the pass: the host forgets it
+  owned.admit("a", pass_1, [](std::exception_ptr error) { EXPECT_TRUE(error != nullptr); });
+  owned.release(pass_1);  // the end of the pass: the owner forgets it
   open("a", pass_1);
   expect_weight(-1);
 }
@@ -138,18 +138,18 @@ TEST_F(Host, a_pass_released_during_its_step_is_kept_until_the_step_ends) {
   join("a", bounded_staleness(0));
   open("a", pass_1);
   prepare("a", 1, pass_1);
-  host.release(pass_1);
-  EXPECT_EQ(host.stats().open_passes, 1U);
+  owned.release(pass_1);
+  EXPECT_EQ(owned.stats().open_passes, 1U);
   commit("a", 1);
   EXPECT_TRUE(failed == nullptr);
   expect_weight(-1);
-  EXPECT_EQ(host.stats().open_passes, 0U);
+  EXPECT_EQ(owned.stats().open_passes, 0U);
 
   open("a", pass_2);
   prepare("a", 2, pass_2);
-  host.release(pass_2);
-  host.abort("a", 2);
-  EXPECT_EQ(host.stats().open_passes, 0U);
+  owned.release(pass_2);
+  owned.abort("a", 2);
+  EXPECT_EQ(owned.stats().open_passes, 0U);
   expect_weight(-1);
 }
 
@@ -157,7 +157,7 @@ TEST_F(Host, a_pass_released_during_its_step_is_kept_until_the_step_ends) {
 TEST_F(Host, the_trainers_next_pass_waits_for_a_prepared_step) {
   for (StepMode mode : {StepMode(synchronous), bounded_staleness(0)}) {
     for (bool give_up : {false, true}) {
-      ParameterHost own{std::vector<Parameter>{{"weight", weight}}};
+      OwnedParameters own{std::vector<Parameter>{{"weight", weight}}};
       own.register_trainer("a", SGDOptions(1), mode);
       own.admit("a", pass_1, [](std::exception_ptr) {});
       own.prepare("a", 1, {gradient(pass_1)}, {}, 1);
@@ -168,13 +168,14 @@ TEST_F(Host, the_trainers_next_pass_waits_for_a_prepared_step) {
       if (give_up) {
         own.abort("a", 1);
       } else {
-        own.commit("a", 1, apply, [&](std::exception_ptr error, ParameterHost::Version) { refused = error; });
+        own.commit("a", 1, apply,
+                   [&](std::exception_ptr error, OwnedParameters::Version) { refused = error; });
       }
       EXPECT_TRUE(admitted) << to_string(mode);
       EXPECT_TRUE(refused == nullptr) << to_string(mode);
       if (give_up) own.release(pass_1);
       own.prepare("a", 2, {gradient(pass_2)}, {}, 1);
-      own.commit("a", 2, apply, [&](std::exception_ptr error, ParameterHost::Version) { refused = error; });
+      own.commit("a", 2, apply, [&](std::exception_ptr error, OwnedParameters::Version) { refused = error; });
       EXPECT_TRUE(refused == nullptr) << to_string(mode);
     }
   }
@@ -187,7 +188,7 @@ TEST_F(Host, a_pass_released_while_its_step_waits_for_readers_is_stepped) {
   prepare("a", 1, pass_1);
   std::thread stepping;
   {
-    const auto reading = host.read_newest();
+    const auto reading = owned.read_newest();
     stepping = std::thread([&] { commit("a", 1); });
     test::eventually("the step is running", [&] {
       try {
@@ -197,13 +198,13 @@ TEST_F(Host, a_pass_released_while_its_step_waits_for_readers_is_stepped) {
       }
       return false;
     });
-    host.release(pass_1);
+    owned.release(pass_1);
     EXPECT_EQ(done, 0);
   }
   stepping.join();
   EXPECT_EQ(done, 1);
   EXPECT_TRUE(failed == nullptr);
-  EXPECT_EQ(host.stats().open_passes, 0U);
+  EXPECT_EQ(owned.stats().open_passes, 0U);
   expect_weight(-1);
 }
 
@@ -213,9 +214,9 @@ TEST_F(Host, a_prepared_step_ends_with_its_trainer) {
   open("a", pass_1);
   prepare("a", 1, pass_1);
   bool admitted = false;
-  host.admit("b", pass_2, [&](std::exception_ptr error) { admitted = error == nullptr; });
+  owned.admit("b", pass_2, [&](std::exception_ptr error) { admitted = error == nullptr; });
   EXPECT_FALSE(admitted);
-  unregister_trainer(host, "a", true);
+  unregister_trainer(owned, "a", true);
   EXPECT_TRUE(admitted);
   expect_refused(rpc::ErrorKind::failed_precondition, [&] { commit("a", 1); });
   expect_weight(0);
@@ -229,7 +230,7 @@ TEST_F(Host, a_round_waits_for_commits_and_takes_one_step_a_trainer) {
   prepare("a", 1, pass_1);
   prepare("b", 1, pass_2);
   expect_refused(rpc::ErrorKind::failed_precondition,
-                 [&] { host.prepare("a", 2, {gradient({0, 9})}, {}, 1); });
+                 [&] { owned.prepare("a", 2, {gradient({0, 9})}, {}, 1); });
   commit("a", 1);
   EXPECT_EQ(done, 0);
   commit("b", 1, skip);  // it has arrived, without a gradient
@@ -242,7 +243,7 @@ TEST_F(Host, a_death_between_prepare_and_commit_fails_the_commit) {
   join("b", synchronous(2));
   open("a", pass_1);
   prepare("a", 1, pass_1);
-  unregister_trainer(host, "b", true);
+  unregister_trainer(owned, "b", true);
   commit("a", 1);
   EXPECT_EQ(done, 1);
   EXPECT_TRUE(failed != nullptr);
@@ -263,24 +264,24 @@ TEST(HostOnAnAccelerator, a_step_waits_for_its_gradients_on_the_streams_of_the_d
   const c10::Device device = accelerator.device(0);
   const auto on = [&](c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, device, id); };
   const at::Tensor weight = at::zeros({2}).to(device).requires_grad_();
-  ParameterHost host{std::vector<Parameter>{{"weight", weight}}};
-  host.register_trainer("a", SGDOptions(1), {StepMode::Kind::bounded_staleness, 1});
-  host.admit("a", pass_1, [](std::exception_ptr error) { EXPECT_TRUE(error == nullptr); });
+  OwnedParameters owned{std::vector<Parameter>{{"weight", weight}}};
+  owned.register_trainer("a", SGDOptions(1), {StepMode::Kind::bounded_staleness, 1});
+  owned.admit("a", pass_1, [](std::exception_ptr error) { EXPECT_TRUE(error == nullptr); });
   {
     const c10::StreamGuard maker(on(2));
     const at::Tensor gradient = at::empty({2}, at::TensorOptions(device));
     accelerator.fill_later(gradient, 3);
-    host.prepare("a", 1, {{pass_1, {{0, gradient}}}}, {}, 1);
+    owned.prepare("a", 1, {{pass_1, {{0, gradient}}}}, {}, 1);
     EXPECT_GT(accelerator.pending(on(2)), 0U) << "preparing waits for nothing";
   }
   std::exception_ptr failed;
   {
     const c10::StreamGuard stepper(on(3));
-    host.commit("a", 1, apply, [&](std::exception_ptr error, ParameterHost::Version) { failed = error; });
+    owned.commit("a", 1, apply, [&](std::exception_ptr error, OwnedParameters::Version) { failed = error; });
   }
   EXPECT_TRUE(failed == nullptr);
   const c10::StreamGuard reader(on(4));
-  const auto reading = host.read_newest();
+  const auto reading = owned.read_newest();
   EXPECT_TRUE(weight.detach().cpu().equal(at::full({2}, -3.)));
 }
 
@@ -291,17 +292,17 @@ TEST(HostOnAnAccelerator, a_round_waits_for_the_gradients_of_every_trainer) {
   const c10::Device device = accelerator.device(0);
   const auto on = [&](c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, device, id); };
   const at::Tensor weight = at::zeros({2}).to(device).requires_grad_();
-  ParameterHost host{std::vector<Parameter>{{"weight", weight}}};
+  OwnedParameters owned{std::vector<Parameter>{{"weight", weight}}};
   for (const std::string trainer : {"a", "b", "c"})
-    host.register_trainer(trainer, SGDOptions(1), synchronous(3), trainer);
+    owned.register_trainer(trainer, SGDOptions(1), synchronous(3), trainer);
   int done = 0;
   const auto commit = [&](const std::string& trainer, PassKey pass, c10::StreamId stream, double value) {
-    host.admit(trainer, pass, [](std::exception_ptr error) { EXPECT_TRUE(error == nullptr); });
+    owned.admit(trainer, pass, [](std::exception_ptr error) { EXPECT_TRUE(error == nullptr); });
     const c10::StreamGuard own(on(stream));
     const at::Tensor gradient = at::empty({2}, at::TensorOptions(device));
     accelerator.fill_later(gradient, value);
-    host.prepare(trainer, 1, {{pass, {{0, gradient}}}}, {}, 1);
-    host.commit(trainer, 1, apply, [&](std::exception_ptr error, ParameterHost::Version) {
+    owned.prepare(trainer, 1, {{pass, {{0, gradient}}}}, {}, 1);
+    owned.commit(trainer, 1, apply, [&](std::exception_ptr error, OwnedParameters::Version) {
       EXPECT_TRUE(error == nullptr);
       ++done;
     });
@@ -312,11 +313,11 @@ TEST(HostOnAnAccelerator, a_round_waits_for_the_gradients_of_every_trainer) {
   EXPECT_EQ(done, 0);
   {
     const c10::StreamGuard closer(on(4));
-    unregister_trainer(host, "c", false);
+    unregister_trainer(owned, "c", false);
   }
   EXPECT_EQ(done, 2);
   const c10::StreamGuard reader(on(5));
-  const auto reading = host.read_newest();
+  const auto reading = owned.read_newest();
   EXPECT_TRUE(weight.detach().cpu().equal(at::full({2}, -7.))) << weight.detach().cpu();
 }
 

@@ -1,6 +1,6 @@
 // Passes that name the version that they read, as the stages of a pipeline do. Every gradient is compared
 // with that of a copy of the model at this version.
-#include <weft/dist_optim/local/parameter_host.h>
+#include <weft/dist_optim/local/owned_parameters.h>
 #include <weft/rpc/core/error.h>
 
 #include <functional>
@@ -60,7 +60,7 @@ std::string refusal(const std::exception_ptr& error) {
 // One stage of a pipeline, and a copy of its parameters at each version.
 struct Stage {
   explicit Stage(StepMode mode) {
-    host.register_trainer("driver", torch::optim::SGDOptions(0.125), mode);
+    owned.register_trainer("driver", torch::optim::SGDOptions(0.125), mode);
     keep_copy();
   }
   void keep_copy() {
@@ -74,7 +74,7 @@ struct Stage {
   std::exception_ptr admit(int microbatch, std::optional<std::uint64_t> version) {
     bool done = false;
     std::exception_ptr error;
-    host.admit(
+    owned.admit(
         "driver", pass_of(microbatch),
         [&](const std::exception_ptr& refused) {
           done = true;
@@ -86,14 +86,14 @@ struct Stage {
   }
   void forward(int microbatch, std::optional<std::uint64_t> version = {}) {
     EXPECT_TRUE(admit(microbatch, version) == nullptr) << microbatch;
-    const auto reading = host.read(pass_of(microbatch));
+    const auto reading = owned.read(pass_of(microbatch));
     losses[microbatch] = layer->loss(microbatch);
   }
   // The gradient must be that of this version.
   void backward(int microbatch, std::size_t version) {
     {
-      const auto reading = host.read(pass_of(microbatch));
-      gradients[microbatch] = gradients_of(losses[microbatch], host.parameters());
+      const auto reading = owned.read(pass_of(microbatch));
+      gradients[microbatch] = gradients_of(losses[microbatch], owned.parameters());
     }
     const auto expected =
         gradients_of(copies.at(version)->loss(microbatch), parameters_of(*copies.at(version)));
@@ -105,7 +105,7 @@ struct Stage {
     std::vector<PassGradients> passes;
     for (const int microbatch : microbatches) passes.push_back({pass_of(microbatch), gradients[microbatch]});
     bool done = false;
-    host.step("driver", std::move(passes), [&](const std::exception_ptr& error, std::uint64_t version) {
+    owned.step("driver", std::move(passes), [&](const std::exception_ptr& error, std::uint64_t version) {
       done = true;
       EXPECT_TRUE(error == nullptr);
       EXPECT_EQ(version, copies.size());
@@ -115,7 +115,7 @@ struct Stage {
   }
 
   std::shared_ptr<Layer> layer = std::make_shared<Layer>();
-  ParameterHost host{parameters_of(*layer)};
+  OwnedParameters owned{parameters_of(*layer)};
   std::vector<std::unique_ptr<Layer>> copies;
   std::map<int, at::Tensor> losses;
   std::map<int, Gradients> gradients;
@@ -130,9 +130,9 @@ TEST(WeightStashing, a_microbatch_reads_one_version_in_forward_and_backward) {
     stage.backward(i, static_cast<std::size_t>(std::max(0, i - 2)));
     stage.step({i});
     stage.forward(i + 3);
-    EXPECT_EQ(stage.host.stats().live_versions, static_cast<std::size_t>(std::min(i + 2, 3)));
+    EXPECT_EQ(stage.owned.stats().live_versions, static_cast<std::size_t>(std::min(i + 2, 3)));
   }
-  EXPECT_EQ(stage.host.stats().max_staleness(), 2U);
+  EXPECT_EQ(stage.owned.stats().max_staleness(), 2U);
 }
 
 // PipeDream-2BW with two microbatches per batch: all microbatches of a batch read the version of the previous
@@ -149,9 +149,9 @@ TEST(WeightStashing, the_microbatches_of_a_batch_read_the_same_version) {
     stage.backward(first + 1, read);
     stage.step({first, first + 1});
     stage.forward(first + 3, batch);  // an older version than the newest now
-    EXPECT_EQ(stage.host.stats().live_versions, 2U);
+    EXPECT_EQ(stage.owned.stats().live_versions, 2U);
   }
-  EXPECT_EQ(stage.host.stats().staleness, (std::map<std::uint64_t, std::uint64_t>{{0, 1}, {1, 5}}));
+  EXPECT_EQ(stage.owned.stats().staleness, (std::map<std::uint64_t, std::uint64_t>{{0, 1}, {1, 5}}));
 }
 
 TEST(WeightStashing, a_version_that_is_not_kept_is_refused) {
@@ -164,14 +164,14 @@ TEST(WeightStashing, a_version_that_is_not_kept_is_refused) {
   const std::string missing = refusal(stage.admit(3, 7));
   EXPECT_NE(missing.find("version 7"), std::string::npos) << missing;
   EXPECT_NE(missing.find("newest is 1"), std::string::npos) << missing;
-  stage.host.release(pass_of(1));
-  EXPECT_EQ(stage.host.stats().live_versions, 2U) << "microbatch 2 reads it";
+  stage.owned.release(pass_of(1));
+  EXPECT_EQ(stage.owned.stats().live_versions, 2U) << "microbatch 2 reads it";
   stage.backward(2, 0);
   stage.step({2});
   const std::string dropped = refusal(stage.admit(3, 0));
   EXPECT_NE(dropped.find("no longer kept"), std::string::npos) << dropped;
   EXPECT_NE(dropped.find("kept: 2"), std::string::npos) << dropped;
-  EXPECT_EQ(stage.host.stats().open_passes, 0U);
+  EXPECT_EQ(stage.owned.stats().open_passes, 0U);
   stage.forward(3, 2);
   stage.backward(3, 2);
 }
@@ -190,7 +190,7 @@ TEST(WeightStashing, a_pass_keeps_the_version_that_it_has) {
 }
 
 TEST(WeightStashing, rows_of_an_embedding_keep_no_versions) {
-  ParameterHost rows([](const OptimizerSpec&) { return std::unique_ptr<StepTarget>(); });
+  OwnedParameters rows([](const OptimizerSpec&) { return std::unique_ptr<StepTarget>(); });
   std::exception_ptr error;
   rows.admit("driver", pass_of(0), [&](const std::exception_ptr& refused) { error = refused; }, 0);
   refusal(error);

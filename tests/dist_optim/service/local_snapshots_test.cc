@@ -21,8 +21,8 @@ class LocalSnapshotsTest : public testing::Test {
   LocalSnapshotsTest() {
     for (const auto& guard : guards)
       for (const std::string trainer : {"t", "u"})
-        guard->host().register_trainer(trainer, torch::optim::SGDOptions(1),
-                                       {StepMode::Kind::bounded_staleness, 9});
+        guard->owned().register_trainer(trainer, torch::optim::SGDOptions(1),
+                                        {StepMode::Kind::bounded_staleness, 9});
   }
 
   static rpc::AgentOptions options() {
@@ -31,17 +31,17 @@ class LocalSnapshotsTest : public testing::Test {
     options.handler_threads = 1;
     return options;
   }
-  static std::shared_ptr<HostGuard> make(std::uint64_t number) {
+  static std::shared_ptr<OwnedParametersGuard> make(std::uint64_t number) {
     const at::Tensor weight = at::zeros({2}, at::kDouble).requires_grad_();
-    return std::make_shared<HostGuard>(std::vector<Parameter>{{"weight", weight}}, number);
+    return std::make_shared<OwnedParametersGuard>(std::vector<Parameter>{{"weight", weight}}, number);
   }
 
   // Makes the trainer's step over the first `objects` objects.
   void step(const std::string& trainer, std::size_t objects, std::function<void()> after_first = nullptr) {
     for (std::size_t i = 0; i < objects; ++i) {
       const PassKey pass{trainer == "t" ? 0U : 1U, i};
-      ParameterHost& host = guards[i]->host();
-      host.admit(trainer, pass, [](std::exception_ptr error) { EXPECT_TRUE(error == nullptr); });
+      OwnedParameters& owned = guards[i]->owned();
+      owned.admit(trainer, pass, [](std::exception_ptr error) { EXPECT_TRUE(error == nullptr); });
       const Gradients ones{{0, at::ones({2}, at::kDouble)}};
       auto promise = std::make_shared<rpc::Promise<StepOutcome>>();
       promise->future().then([this, i, after_first](rpc::Result<StepOutcome>&& outcome) {
@@ -52,14 +52,16 @@ class LocalSnapshotsTest : public testing::Test {
       StepRequest request;
       request.number = 1;
       steps->arrive(trainer, request, objects,
-                    {guards[i], host.prepare(trainer, 1, {{pass, ones}}, {}, 1), promise});
+                    {guards[i], owned.prepare(trainer, 1, {{pass, ones}}, {}, 1), promise});
     }
   }
-  Versions versions() const { return {guards[0]->host().stats().version, guards[1]->host().stats().version}; }
+  Versions versions() const {
+    return {guards[0]->owned().stats().version, guards[1]->owned().stats().version};
+  }
   void snapshot(std::uint64_t number) {
     for (const auto& guard : guards)
       snapshots->arrive({"t", number}, guards.size(),
-                        {guard, [this, guard] { read.push_back(guard->host().stats().version); },
+                        {guard, [this, guard] { read.push_back(guard->owned().stats().version); },
                          [this](const std::exception_ptr& error) {
                            EXPECT_TRUE(error == nullptr);
                            if (++done == 2) ended.set();
@@ -72,7 +74,7 @@ class LocalSnapshotsTest : public testing::Test {
   }
 
   rpc::Agent agent{options(), layers()};
-  const std::vector<std::shared_ptr<HostGuard>> guards{make(1), make(2)};
+  const std::vector<std::shared_ptr<OwnedParametersGuard>> guards{make(1), make(2)};
   const std::shared_ptr<LocalSteps> steps = std::make_shared<LocalSteps>();
   const std::shared_ptr<LocalSnapshots> snapshots = std::make_shared<LocalSnapshots>(agent.core(), steps);
   int outcomes = 0, done = 0;

@@ -1,12 +1,12 @@
-// LbfgsHost: the L-BFGS state of one object, on the object's owner. It has the vectors, and the identity of
+// LbfgsOwner: the L-BFGS state of one object, on the object's owner. It has the vectors, and the identity of
 // the DistLBFGS that steps the object (the holder).
 //
 // One DistLBFGS at a time holds an object, and nothing else steps the object meanwhile
-// (ParameterHost::claim). If the holder detaches, or if its agent leaves or dies, the vectors are freed and a
-// step in flight is undone.
+// (OwnedParameters::claim). If the holder detaches, or if its agent leaves or dies, the vectors are freed and
+// a step in flight is undone.
 //
-// Owner: the object's HostGuard, which creates it in part(). Thread-safety: full; the mutex is locked while
-// parameters are read and changed.
+// Owner: the object's OwnedParametersGuard, which creates it in part(). Thread-safety: full; the mutex is
+// locked while parameters are read and changed.
 #pragma once
 
 #include <weft/dist_optim/lbfgs/vectors.h>
@@ -17,7 +17,7 @@
 
 namespace weft::dist_optim {
 
-class WEFT_EXPORT LbfgsHost {
+class WEFT_EXPORT LbfgsOwner {
  public:
   // The identity of a DistLBFGS at the owners: its agent, and the number of the DistLBFGS on that agent.
   struct Holder {
@@ -27,8 +27,8 @@ class WEFT_EXPORT LbfgsHost {
     friend bool operator==(const Holder&, const Holder&) = default;
   };
 
-  // host: the ParameterHost of the same object. It outlives this object.
-  explicit LbfgsHost(ParameterHost& host) : host_(host) {}
+  // owned: the OwnedParameters of the same object. It outlives this object.
+  explicit LbfgsOwner(OwnedParameters& owned) : owned_(owned) {}
 
   // Makes `holder` the holder, and creates the vectors. `failed_precondition` if another optimizer steps
   // these parameters. `invalid_argument` if LbfgsVectors refuses the parameters or the history size.
@@ -49,7 +49,7 @@ class WEFT_EXPORT LbfgsHost {
   void check_holder(const Holder& holder) const WEFT_REQUIRES(mutex_);
   void end() WEFT_REQUIRES(mutex_);
 
-  ParameterHost& host_;
+  OwnedParameters& owned_;
   rpc::Mutex mutex_;
   Holder holder_ WEFT_GUARDED_BY(mutex_);
   std::optional<LbfgsVectors> vectors_ WEFT_GUARDED_BY(mutex_);  // empty: there is no holder

@@ -1,13 +1,13 @@
-// New values from outside: a loaded state (a step that no trainer made), or a snapshot of this host or
+// New values from outside: a loaded state (a step that no trainer made), or a snapshot of this owner or
 // another.
-#include <weft/dist_optim/local/parameter_host.h>
+#include <weft/dist_optim/local/owned_parameters.h>
 #include <weft/rpc/core/error.h>
 
 #include <utility>
 
 namespace weft::dist_optim {
 
-void ParameterHost::change(const std::function<void()>& body, const OptimizerState* optimizer) {
+void OwnedParameters::change(const std::function<void()>& body, const OptimizerState* optimizer) {
   std::exception_ptr failed;
   gate_.exclusive([&]() -> std::optional<Version> {
     streams_.follow();
@@ -54,7 +54,7 @@ void ParameterHost::change(const std::function<void()>& body, const OptimizerSta
   if (failed != nullptr) std::rethrow_exception(failed);
 }
 
-void ParameterHost::begin_restore(const OptimizerSpec& spec) {
+void OwnedParameters::begin_restore(const OptimizerSpec& spec) {
   rpc::MutexLock lock(mutex_);
   const auto refuse = [](rpc::ErrorKind kind, const std::string& why) {
     throw rpc::Error(kind, "restore: " + why);
@@ -75,7 +75,7 @@ void ParameterHost::begin_restore(const OptimizerSpec& spec) {
                " passes over the parameters are open, or another restore is in flight; end them first");
 }
 
-void ParameterHost::restore(const HostState& state, const std::function<void()>& write) {
+void OwnedParameters::restore(const OwnerState& state, const std::function<void()>& write) {
   begin_restore(state.spec);
   std::exception_ptr failed;
   try {

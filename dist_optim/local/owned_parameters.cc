@@ -1,4 +1,4 @@
-#include <weft/dist_optim/local/parameter_host.h>
+#include <weft/dist_optim/local/owned_parameters.h>
 #include <weft/dist_optim/local/shadow_leaves.h>
 #include <weft/rpc/core/error.h>
 
@@ -14,7 +14,7 @@ std::exception_ptr error(rpc::ErrorKind kind, const std::string& message) {
 
 }  // namespace
 
-double HostStats::mean_staleness() const {
+double OwnerStats::mean_staleness() const {
   double sum = 0, steps = 0;
   for (auto [age, count] : staleness) {
     sum += static_cast<double>(age) * static_cast<double>(count);
@@ -23,7 +23,7 @@ double HostStats::mean_staleness() const {
   return steps == 0 ? 0 : sum / steps;
 }
 
-ParameterHost::ParameterHost(std::vector<Parameter> parameters)
+OwnedParameters::OwnedParameters(std::vector<Parameter> parameters)
     : has_tensors_(true),
       parameters_((check_parameters(parameters), std::move(parameters))),
       make_target_([this](const OptimizerSpec& spec) -> std::unique_ptr<StepTarget> {
@@ -32,51 +32,51 @@ ParameterHost::ParameterHost(std::vector<Parameter> parameters)
       versions_(parameters_),
       gate_(0, [this](Version version) { versions_.load(version); }) {}
 
-ParameterHost::ParameterHost(MakeTarget make)
+OwnedParameters::OwnedParameters(MakeTarget make)
     : has_tensors_(false),
       make_target_(std::move(make)),
       versions_(parameters_),
       gate_(0, [this](Version version) { versions_.load(version); }) {}
 
-ParameterHost::~ParameterHost() = default;
+OwnedParameters::~OwnedParameters() = default;
 
 // ---- trainers
 
-bool ParameterHost::in_flight() const {
+bool OwnedParameters::in_flight() const {
   return !pending_.empty() || !prepared_.empty() || (round_ && round_->in_flight());
 }
 
-std::string ParameterHost::name_of(const std::string& trainer) const {
+std::string OwnedParameters::name_of(const std::string& trainer) const {
   const auto found = handles_.find(trainer);
   return found == handles_.end() || found->second.name.empty() ? trainer : found->second.name;
 }
 
-void ParameterHost::adopt_passes(const std::string& before, const std::string& trainer) {
+void OwnedParameters::adopt_passes(const std::string& before, const std::string& trainer) {
   rpc::MutexLock lock(mutex_);
   ledger_.adopt_passes(before, trainer);
   for (auto& [pass, owner] : committed_)
     if (owner == before) owner = trainer;
 }
 
-bool ParameterHost::is_registered(const std::string& trainer) const {
+bool OwnedParameters::is_registered(const std::string& trainer) const {
   rpc::MutexLock lock(mutex_);
   return handles_.contains(trainer);
 }
 
-std::vector<std::string> ParameterHost::trainers() const {
+std::vector<std::string> OwnedParameters::trainers() const {
   rpc::MutexLock lock(mutex_);
   std::vector<std::string> all;
   for (const auto& [trainer, known] : handles_) all.push_back(trainer);
   return all;
 }
 
-bool ParameterHost::is_stepped() const {
+bool OwnedParameters::is_stepped() const {
   rpc::MutexLock lock(mutex_);
   return !handles_.empty() || in_flight();
 }
 
-void ParameterHost::register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode,
-                                     const std::string& name) {
+void OwnedParameters::register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode,
+                                       const std::string& name) {
   check(mode);
   std::unique_lock<std::mutex> turn;
   rpc::MutexLock lock(mutex_);
@@ -122,7 +122,7 @@ void ParameterHost::register_trainer(const std::string& trainer, const Optimizer
   known.name = name;
 }
 
-void ParameterHost::set_mode(StepMode mode) {
+void OwnedParameters::set_mode(StepMode mode) {
   check(mode);
   rpc::MutexLock lock(mutex_);
   const auto refuse = [&](const std::string& why) {
@@ -142,7 +142,7 @@ void ParameterHost::set_mode(StepMode mode) {
   for (const auto& [trainer, known] : handles_) round_->join(trainer, known.name);
 }
 
-void ParameterHost::claim(const std::string& name) {
+void OwnedParameters::claim(const std::string& name) {
   if (!has_tensors_)
     throw rpc::Error(
         rpc::ErrorKind::invalid_argument,
@@ -158,12 +158,12 @@ void ParameterHost::claim(const std::string& name) {
   claimed_ = name;
 }
 
-void ParameterHost::end_claim() {
+void OwnedParameters::end_claim() {
   rpc::MutexLock lock(mutex_);
   claimed_.reset();
 }
 
-void ParameterHost::strike_off(const std::string& trainer, bool died) {
+void OwnedParameters::strike_off(const std::string& trainer, bool died) {
   Callbacks after;
   bool dropped = false;
   {
@@ -190,7 +190,7 @@ void ParameterHost::strike_off(const std::string& trainer, bool died) {
 
 // ---- passes
 
-PassStatus ParameterHost::status(PassKey pass) const {
+PassStatus OwnedParameters::status(PassKey pass) const {
   rpc::MutexLock lock(mutex_);
   PassStatus status;
   status.trainer = ledger_.trainer_of(pass);
@@ -200,8 +200,8 @@ PassStatus ParameterHost::status(PassKey pass) const {
   return status;
 }
 
-void ParameterHost::admit(const std::string& trainer, PassKey pass, Admitted done,
-                          std::optional<Version> version) {
+void OwnedParameters::admit(const std::string& trainer, PassKey pass, Admitted done,
+                            std::optional<Version> version) {
   std::exception_ptr refused;
   {
     rpc::MutexLock lock(mutex_);
@@ -227,7 +227,7 @@ void ParameterHost::admit(const std::string& trainer, PassKey pass, Admitted don
   done(refused);
 }
 
-void ParameterHost::release(PassKey pass) {
+void OwnedParameters::release(PassKey pass) {
   Callbacks after;
   bool dropped = false;
   {
@@ -245,7 +245,7 @@ void ParameterHost::release(PassKey pass) {
   finish(after, dropped);
 }
 
-ParameterHost::Reading ParameterHost::read(PassKey pass) {
+OwnedParameters::Reading OwnedParameters::read(PassKey pass) {
   Reading reading;
   {
     rpc::MutexLock lock(mutex_);
@@ -269,44 +269,44 @@ ParameterHost::Reading ParameterHost::read(PassKey pass) {
     throw;
   }
   streams_.follow();
-  reading.host_ = this;
+  reading.owned_ = this;
   return reading;
 }
 
-ParameterHost::Reading ParameterHost::read_newest() {
+OwnedParameters::Reading OwnedParameters::read_newest() {
   Reading reading;
   gate_.enter_newest();
   streams_.follow();
-  reading.host_ = this;
+  reading.owned_ = this;
   return reading;
 }
 
-ParameterHost::Reading& ParameterHost::Reading::operator=(Reading&& other) noexcept {
+OwnedParameters::Reading& OwnedParameters::Reading::operator=(Reading&& other) noexcept {
   if (this == &other) return *this;
   leave();
-  host_ = std::exchange(other.host_, nullptr);
+  owned_ = std::exchange(other.owned_, nullptr);
   retained_ = std::exchange(other.retained_, std::nullopt);
   return *this;
 }
 
-void ParameterHost::Reading::leave() {
-  ParameterHost* host = std::exchange(host_, nullptr);
-  if (host == nullptr) return;
-  host->streams_.note();
-  host->gate_.leave();
+void OwnedParameters::Reading::leave() {
+  OwnedParameters* owned = std::exchange(owned_, nullptr);
+  if (owned == nullptr) return;
+  owned->streams_.note();
+  owned->gate_.leave();
   Callbacks after;
   bool dropped = false;
   if (retained_) {
-    rpc::MutexLock lock(host->mutex_);
-    host->ledger_.unretain(*retained_);
-    dropped = host->tidy(after);
+    rpc::MutexLock lock(owned->mutex_);
+    owned->ledger_.unretain(*retained_);
+    dropped = owned->tidy(after);
   }
-  host->finish(after, dropped);
+  owned->finish(after, dropped);
 }
 
 // Fails the steps of trainers that joined and stepped while the previous round was applied: their passes are
 // too old now.
-void ParameterHost::fail_outdated(Callbacks& after) {
+void OwnedParameters::fail_outdated(Callbacks& after) {
   std::vector<std::pair<std::string, std::exception_ptr>> outdated;
   for (const auto& [trainer, step] : pending_) {
     std::vector<PassKey> open = step.passes;  // a pass that was released since has no effect
@@ -320,8 +320,8 @@ void ParameterHost::fail_outdated(Callbacks& after) {
   for (const auto& [trainer, why] : outdated) fail_pending({trainer}, why, after);
 }
 
-void ParameterHost::fail_pending(const std::vector<std::string>& trainers, const std::exception_ptr& error,
-                                 Callbacks& after) {
+void OwnedParameters::fail_pending(const std::vector<std::string>& trainers, const std::exception_ptr& error,
+                                   Callbacks& after) {
   for (const std::string& trainer : trainers) {
     auto found = pending_.find(trainer);
     if (found == pending_.end()) continue;
@@ -332,7 +332,7 @@ void ParameterHost::fail_pending(const std::vector<std::string>& trainers, const
   }
 }
 
-void ParameterHost::admitted(PassKey pass, const std::exception_ptr& error, Callbacks& after) {
+void OwnedParameters::admitted(PassKey pass, const std::exception_ptr& error, Callbacks& after) {
   auto found = waiting_.find(pass);
   if (found == waiting_.end()) return;
   for (Admitted& done : found->second) after.push_back([done = std::move(done), error] { done(error); });
@@ -340,7 +340,7 @@ void ParameterHost::admitted(PassKey pass, const std::exception_ptr& error, Call
 }
 
 // Call it after every end of a pin, a hold or a reader. Returns true if a version was dropped.
-bool ParameterHost::tidy(Callbacks& after) {
+bool OwnedParameters::tidy(Callbacks& after) {
   for (PassKey pass : ledger_.admit_waiting()) admitted(pass, nullptr, after);
   bool dropped = false;
   for (Version version : ledger_.take_dropped()) {
@@ -350,16 +350,16 @@ bool ParameterHost::tidy(Callbacks& after) {
   return dropped;
 }
 
-void ParameterHost::finish(Callbacks& after, bool dropped) {
+void OwnedParameters::finish(Callbacks& after, bool dropped) {
   if (dropped) gate_.settle();
   for (auto& callback : after) callback();
 }
 
-HostState ParameterHost::snapshot(const std::function<void()>& read) {
+OwnerState OwnedParameters::snapshot(const std::function<void()>& read) {
   const Reading reading = read_newest();  // steps and changes wait at the gate
   const auto turn = optimizer_.turn();
   read();
-  HostState state;
+  OwnerState state;
   {
     rpc::MutexLock lock(mutex_);
     state.version = ledger_.newest();
@@ -371,8 +371,8 @@ HostState ParameterHost::snapshot(const std::function<void()>& read) {
   return state;
 }
 
-HostStats ParameterHost::stats() const {
-  HostStats stats;
+OwnerStats OwnedParameters::stats() const {
+  OwnerStats stats;
   {
     rpc::MutexLock lock(mutex_);
     stats.version = ledger_.newest();

@@ -1,4 +1,4 @@
-#include <weft/dist_optim/local/parameter_host.h>
+#include <weft/dist_optim/local/owned_parameters.h>
 #include <weft/rpc/core/error.h>
 
 #include <atomic>
@@ -20,9 +20,9 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
-#include "tests/dist_optim/local/host_support.h"
+#include "tests/dist_optim/local/owned_parameters_support.h"
 
-namespace weft::dist_optim::local_parameter_host_test {
+namespace weft::dist_optim::local_owned_parameters_test {
 namespace {
 
 using torch::optim::SGDOptions;
@@ -112,16 +112,16 @@ struct Outcome {
   std::uint64_t version = 0;
 };
 
-// A module with its host, and the operations of the layer above on behalf of passes.
+// A module with its OwnedParameters, and the operations of the layer above on behalf of passes.
 struct Served {
   explicit Served(StepMode mode, const std::vector<std::string>& trainers,
                   OptimizerSpec spec = SGDOptions(rate)) {
-    for (const std::string& trainer : trainers) host.register_trainer(trainer, spec, mode);
+    for (const std::string& trainer : trainers) owned.register_trainer(trainer, spec, mode);
   }
 
   std::shared_ptr<Outcome> admit(const std::string& trainer, PassKey pass) {
     auto outcome = std::make_shared<Outcome>();
-    host.admit(trainer, pass, [outcome](std::exception_ptr error) {
+    owned.admit(trainer, pass, [outcome](std::exception_ptr error) {
       EXPECT_FALSE(outcome->done) << "called twice";
       *outcome = {true, error, 0};
     });
@@ -129,16 +129,16 @@ struct Served {
   }
   at::Tensor forward(const std::string& trainer, PassKey pass, const at::Tensor& data) {
     EXPECT_TRUE(admit(trainer, pass)->done);
-    auto reading = host.read(pass);
+    auto reading = owned.read(pass);
     return net->loss(data);
   }
   Gradients backward(PassKey pass, const at::Tensor& loss) {
-    auto reading = host.read(pass);
-    return gradients_of(loss, host.parameters());
+    auto reading = owned.read(pass);
+    return gradients_of(loss, owned.parameters());
   }
   std::shared_ptr<Outcome> step(const std::string& trainer, std::vector<PassGradients> passes) {
     auto outcome = std::make_shared<Outcome>();
-    host.step(trainer, std::move(passes), [outcome](std::exception_ptr error, std::uint64_t version) {
+    owned.step(trainer, std::move(passes), [outcome](std::exception_ptr error, std::uint64_t version) {
       EXPECT_FALSE(outcome->done) << "called twice";
       *outcome = {true, error, version};
     });
@@ -149,13 +149,13 @@ struct Served {
     for (std::size_t i = 0; i < before.size(); ++i) {
       at::Tensor expected = before[i];
       for (const Gradients& each : gradients) expected = expected - rate * each.at(i);
-      EXPECT_TRUE(torch::allclose(host.parameters()[i].tensor, expected, 0, 1e-12))
-          << host.parameters()[i].name;
+      EXPECT_TRUE(torch::allclose(owned.parameters()[i].tensor, expected, 0, 1e-12))
+          << owned.parameters()[i].name;
     }
   }
 
   std::shared_ptr<Net> net = [] { return torch::manual_seed(3), std::make_shared<Net>(); }();
-  ParameterHost host{parameters_of(*net)};
+  OwnedParameters owned{parameters_of(*net)};
 };
 
 // ---- the trap: A forward; B forward, backward, step; A backward
@@ -187,7 +187,7 @@ TEST(Trap, catches_libtorchs_own_optimizers) {
 TEST(Trap, stale_gives_the_exact_gradient_of_the_version_that_was_read) {
   Served served(bounded_staleness(1), {"a", "b"});
   auto untouched = copy(*served.net);
-  auto before = values(served.host.parameters());
+  auto before = values(served.owned.parameters());
 
   auto loss_a = served.forward("a", pass_a, input(1));
   auto loss_b = served.forward("b", pass_b, input(2));
@@ -198,12 +198,12 @@ TEST(Trap, stale_gives_the_exact_gradient_of_the_version_that_was_read) {
   auto gradients_a = served.backward(pass_a, loss_a);
 
   EXPECT_TRUE(equal(gradients_a, gradients_of(untouched->loss(input(1)), parameters_of(*untouched))));
-  EXPECT_EQ(served.host.stats().live_versions, 2u);
+  EXPECT_EQ(served.owned.stats().live_versions, 2u);
   auto stepped_a = served.step("a", {{pass_a, gradients_a}});
   ASSERT_TRUE(stepped_a->done && !stepped_a->error);
   EXPECT_EQ(stepped_a->version, 2u);
   served.expect_stepped(before, {gradients_b, gradients_a});
-  auto stats = served.host.stats();
+  auto stats = served.owned.stats();
   EXPECT_EQ(stats.staleness, (std::map<std::uint64_t, std::uint64_t>{{0, 1}, {1, 1}}));
   EXPECT_EQ(stats.mean_staleness(), 0.5);
   EXPECT_EQ(stats.live_versions, 1u);
@@ -225,7 +225,7 @@ TEST(Trap, stale_passes_keep_reading_their_version) {
 TEST(Trap, synchronous_applies_both_gradients_after_both_arrived) {
   Served served(synchronous(2), {"a", "b"});
   auto untouched = copy(*served.net);
-  auto before = values(served.host.parameters());
+  auto before = values(served.owned.parameters());
 
   auto loss_a = served.forward("a", pass_a, input(1));
   auto loss_b = served.forward("b", pass_b, input(2));
@@ -242,7 +242,7 @@ TEST(Trap, synchronous_applies_both_gradients_after_both_arrived) {
     EXPECT_EQ(stepped->version, 1u);
   }
   served.expect_stepped(before, {gradients_a, gradients_b});
-  EXPECT_EQ(served.host.stats().copied_bytes, 0u) << "nobody else reads: in place";
+  EXPECT_EQ(served.owned.stats().copied_bytes, 0u) << "nobody else reads: in place";
 }
 
 TEST(Trap, free_applies_a_gradient_of_mixed_weights) {
@@ -258,7 +258,7 @@ TEST(Trap, free_applies_a_gradient_of_mixed_weights) {
   EXPECT_FALSE(equal(gradients_a, gradients_of(new_net->loss(input(1)), parameters_of(*new_net))));
   auto stepped_a = served.step("a", {{pass_a, gradients_a}});
   ASSERT_TRUE(stepped_a->done && !stepped_a->error);
-  const auto stats = served.host.stats();
+  const auto stats = served.owned.stats();
   EXPECT_EQ(stats.copied_bytes, 0u);
   EXPECT_EQ(stats.version, 2u);
   EXPECT_EQ(stats.staleness, (std::map<std::uint64_t, std::uint64_t>{{0, 1}, {1, 1}}));
@@ -270,13 +270,13 @@ TEST(Trap, free_applies_a_gradient_of_mixed_weights) {
 
 Gradients ones(const Served& served, double scale = 1) {
   Gradients gradients;
-  for (const Parameter& parameter : served.host.parameters()) {
+  for (const Parameter& parameter : served.owned.parameters()) {
     gradients[gradients.size()] = torch::full_like(parameter.tensor.detach(), scale);
   }
   return gradients;
 }
 
-TEST(ParameterHost, sums_the_passes_of_one_step) {
+TEST(OwnedParameters, sums_the_passes_of_one_step) {
   Served served(bounded_staleness(0), {"a"}, torch::optim::AdamOptions(0.1));
   auto reference_net = copy(*served.net);
   torch::optim::Adam reference(reference_net->parameters(), torch::optim::AdamOptions(0.1));
@@ -297,17 +297,17 @@ TEST(ParameterHost, sums_the_passes_of_one_step) {
   }
   auto expected = reference_net->parameters();
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_TRUE(torch::allclose(served.host.parameters()[i].tensor, expected[i], 0, 1e-12));
+    EXPECT_TRUE(torch::allclose(served.owned.parameters()[i].tensor, expected[i], 0, 1e-12));
   }
-  EXPECT_EQ(served.host.stats().copied_bytes, 0u);
-  EXPECT_EQ(served.host.stats().open_passes, 0u);
+  EXPECT_EQ(served.owned.stats().copied_bytes, 0u);
+  EXPECT_EQ(served.owned.stats().open_passes, 0u);
 }
 
-TEST(ParameterHost, copies_only_versions_that_another_pass_reads_and_frees_unread_ones) {
+TEST(OwnedParameters, copies_only_versions_that_another_pass_reads_and_frees_unread_ones) {
   Served served(bounded_staleness(3), {"a", "b"});
   std::uint64_t bytes = 0;
-  for (const Parameter& parameter : served.host.parameters()) bytes += parameter.tensor.nbytes();
-  const at::Tensor& weight = served.host.parameters()[0].tensor;
+  for (const Parameter& parameter : served.owned.parameters()) bytes += parameter.tensor.nbytes();
+  const at::Tensor& weight = served.owned.parameters()[0].tensor;
   const void* first = weight.data_ptr();
   served.admit("a", pass_a);
   served.step("a", {{pass_a, ones(served)}});
@@ -317,18 +317,18 @@ TEST(ParameterHost, copies_only_versions_that_another_pass_reads_and_frees_unrea
   served.admit("a", pass_a);
   served.step("a", {{pass_a, ones(served)}});
   EXPECT_NE(weight.data_ptr(), first) << "the module shows the newest version";
-  EXPECT_EQ(served.host.stats().copied_bytes, bytes);
+  EXPECT_EQ(served.owned.stats().copied_bytes, bytes);
   served.admit("a", pass_a);
   served.step("a", {{pass_a, ones(served)}});
-  EXPECT_EQ(served.host.stats().copied_bytes, bytes) << "b reads an older version, not this one";
+  EXPECT_EQ(served.owned.stats().copied_bytes, bytes) << "b reads an older version, not this one";
   {
-    auto reading = served.host.read(pass_b);
+    auto reading = served.owned.read(pass_b);
     EXPECT_EQ(weight.data_ptr(), first);
-    served.host.release(pass_b);
-    EXPECT_EQ(served.host.stats().live_versions, 2u) << "a reader is still inside";
+    served.owned.release(pass_b);
+    EXPECT_EQ(served.owned.stats().live_versions, 2u) << "a reader is still inside";
   }
   EXPECT_NE(weight.data_ptr(), first) << "nobody needs the old one any more";
-  EXPECT_EQ(served.host.stats().live_versions, 1u);
+  EXPECT_EQ(served.owned.stats().live_versions, 1u);
 
   // The next copy reuses the freed storages, unless something still refers to them.
   served.admit("b", pass_b);
@@ -336,15 +336,15 @@ TEST(ParameterHost, copies_only_versions_that_another_pass_reads_and_frees_unrea
   served.step("a", {{pass_a, ones(served)}});
   EXPECT_EQ(weight.data_ptr(), first);
   const void* second = [&] {
-    auto reading = served.host.read(pass_b);
+    auto reading = served.owned.read(pass_b);
     return weight.data_ptr();
   }();
   at::Tensor kept = [&] {
-    auto reading = served.host.read(pass_b);
+    auto reading = served.owned.read(pass_b);
     return weight.detach().view({-1});
   }();
   auto kept_values = kept.clone();
-  served.host.release(pass_b);
+  served.owned.release(pass_b);
   served.admit("b", pass_c);
   served.admit("a", pass_a);
   served.step("a", {{pass_a, ones(served)}});
@@ -352,9 +352,9 @@ TEST(ParameterHost, copies_only_versions_that_another_pass_reads_and_frees_unrea
   EXPECT_TRUE(torch::equal(kept, kept_values));
 }
 
-TEST(ParameterHost, a_step_without_gradients_changes_nothing_but_ends_its_passes) {
+TEST(OwnedParameters, a_step_without_gradients_changes_nothing_but_ends_its_passes) {
   Served served(bounded_staleness(0), {"a", "b"}, SGDOptions(rate).weight_decay(0.5));
-  auto before = values(served.host.parameters());
+  auto before = values(served.owned.parameters());
   served.admit("a", pass_a);
   auto waiting = served.admit("b", pass_b);
   EXPECT_FALSE(waiting->done);
@@ -365,15 +365,15 @@ TEST(ParameterHost, a_step_without_gradients_changes_nothing_but_ends_its_passes
   served.expect_stepped(before, {});
 }
 
-TEST(ParameterHost, a_refused_step_changes_nothing) {
+TEST(OwnedParameters, a_refused_step_changes_nothing) {
   Served served(bounded_staleness(1), {"a", "b"});
-  auto before = values(served.host.parameters());
+  auto before = values(served.owned.parameters());
   served.admit("a", pass_a);
   Gradients wrong = ones(served);
   wrong[3] = torch::zeros({7}, at::kDouble);
   auto refused = served.step("a", {{pass_a, wrong}});
   ASSERT_TRUE(refused->done);
-  EXPECT_EQ(kind_of(refused->error, served.host.parameters()[3].name), rpc::ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of(refused->error, served.owned.parameters()[3].name), rpc::ErrorKind::invalid_argument);
   EXPECT_EQ(kind_of(served.step("stranger", {{pass_a, ones(served)}})->error, "stranger"),
             rpc::ErrorKind::failed_precondition);
   EXPECT_EQ(kind_of(served.step("a", {{pass_c, ones(served)}})->error, to_string(pass_c)),
@@ -388,18 +388,18 @@ TEST(ParameterHost, a_refused_step_changes_nothing) {
 
 // ---- reading
 
-TEST(ParameterHost, lets_only_admitted_passes_read) {
+TEST(OwnedParameters, lets_only_admitted_passes_read) {
   Served served(bounded_staleness(1), {"a", "b"});
-  EXPECT_EQ(refusal([&] { served.host.read(pass_a); }, to_string(pass_a)),
+  EXPECT_EQ(refusal([&] { served.owned.read(pass_a); }, to_string(pass_a)),
             rpc::ErrorKind::failed_precondition);
   served.admit("a", pass_a);
-  served.host.read(pass_a);
+  served.owned.read(pass_a);
   served.step("a", {{pass_a, ones(served)}});
-  EXPECT_EQ(refusal([&] { served.host.read(pass_a); }), rpc::ErrorKind::failed_precondition);
-  auto unused = served.host.read_newest();
+  EXPECT_EQ(refusal([&] { served.owned.read(pass_a); }), rpc::ErrorKind::failed_precondition);
+  auto unused = served.owned.read_newest();
 }
 
-TEST(ParameterHost, a_step_waits_for_the_readers_of_its_object_except_in_free) {
+TEST(OwnedParameters, a_step_waits_for_the_readers_of_its_object_except_in_free) {
   for (StepMode mode : {bounded_staleness(1), dist_optim::hogwild}) {
     Served served(mode, {"a", "b"});
     bool hogwild = mode == dist_optim::hogwild;
@@ -407,12 +407,12 @@ TEST(ParameterHost, a_step_waits_for_the_readers_of_its_object_except_in_free) {
     served.admit("b", pass_b);
     std::promise<void> inside, stepped;
     std::jthread reader([&] {
-      auto reading = served.host.read(pass_b);
+      auto reading = served.owned.read(pass_b);
       inside.set_value();
       if (hogwild) return stepped.get_future().wait();
       for (int i = 0; i < 5000; ++i) {  // enough time for a step that does not wait
         std::this_thread::yield();
-        ASSERT_EQ(served.host.stats().version, 0u);
+        ASSERT_EQ(served.owned.stats().version, 0u);
       }
     });
     inside.get_future().wait();
@@ -422,7 +422,7 @@ TEST(ParameterHost, a_step_waits_for_the_readers_of_its_object_except_in_free) {
   }
 }
 
-TEST(ParameterHost, passes_of_a_trainer_without_an_optimizer_read_one_version) {
+TEST(OwnedParameters, passes_of_a_trainer_without_an_optimizer_read_one_version) {
   Served served(bounded_staleness(0), {"a"});
   auto untouched = copy(*served.net);
   auto loss = served.forward("visitor", pass_b, input(1));
@@ -434,30 +434,30 @@ TEST(ParameterHost, passes_of_a_trainer_without_an_optimizer_read_one_version) {
 
 // ---- admission
 
-TEST(ParameterHost, admits_waiting_passes_as_others_step_or_end) {
+TEST(OwnedParameters, admits_waiting_passes_as_others_step_or_end) {
   Served served(bounded_staleness(0), {"a", "b", "c"});
   served.admit("a", pass_a);
   auto b = served.admit("b", pass_b), b_again = served.admit("b", pass_b), c = served.admit("c", pass_c);
   EXPECT_FALSE(b->done || b_again->done || c->done);
-  EXPECT_EQ(served.host.stats().waiting_passes, 2u);
+  EXPECT_EQ(served.owned.stats().waiting_passes, 2u);
   served.step("a", {{pass_a, ones(served)}});
   EXPECT_TRUE(b->done && !b->error);
   EXPECT_TRUE(b_again->done && !b_again->error);
   EXPECT_FALSE(c->done);
-  served.host.release(pass_b);
+  served.owned.release(pass_b);
   EXPECT_TRUE(c->done && !c->error);
 
   auto released = served.admit("b", pass_b);
   EXPECT_FALSE(released->done);
-  served.host.release(pass_b);
+  served.owned.release(pass_b);
   EXPECT_EQ(kind_of(released->error, to_string(pass_b)), rpc::ErrorKind::cancelled);
 
   auto orphan = served.admit("b", pass_b);
-  unregister_trainer(served.host, "b", true);
+  unregister_trainer(served.owned, "b", true);
   EXPECT_EQ(kind_of(orphan->error, "trainer b died"), rpc::ErrorKind::aborted);
   auto last = served.admit("a", pass_a);
   EXPECT_FALSE(last->done);
-  unregister_trainer(served.host, "c", true);  // its pass blocked the others
+  unregister_trainer(served.owned, "c", true);  // its pass blocked the others
   EXPECT_TRUE(last->done && !last->error);
   EXPECT_EQ(kind_of(served.admit("b", pass_a)->error, "belongs to trainer a"),
             rpc::ErrorKind::invalid_argument);
@@ -465,41 +465,41 @@ TEST(ParameterHost, admits_waiting_passes_as_others_step_or_end) {
 
 // ---- trainers and rounds
 
-TEST(ParameterHost, refuses_another_optimizer_or_mode_naming_both) {
+TEST(OwnedParameters, refuses_another_optimizer_or_mode_naming_both) {
   Served served(bounded_staleness(2), {"a"}, SGDOptions(0.1));
   EXPECT_EQ(
-      refusal([&] { served.host.register_trainer("b", SGDOptions(0.2), bounded_staleness(2)); }, "lr=0.2"),
+      refusal([&] { served.owned.register_trainer("b", SGDOptions(0.2), bounded_staleness(2)); }, "lr=0.2"),
       rpc::ErrorKind::invalid_argument);
-  refusal([&] { served.host.register_trainer("b", SGDOptions(0.2), bounded_staleness(2)); }, "lr=0.1");
-  EXPECT_EQ(refusal([&] { served.host.register_trainer("b", SGDOptions(0.1), bounded_staleness(3)); },
+  refusal([&] { served.owned.register_trainer("b", SGDOptions(0.2), bounded_staleness(2)); }, "lr=0.1");
+  EXPECT_EQ(refusal([&] { served.owned.register_trainer("b", SGDOptions(0.1), bounded_staleness(3)); },
                     "bounded_staleness(3)"),
             rpc::ErrorKind::invalid_argument);
-  refusal([&] { served.host.register_trainer("b", SGDOptions(0.1), synchronous); }, "bounded_staleness(2)");
+  refusal([&] { served.owned.register_trainer("b", SGDOptions(0.1), synchronous); }, "bounded_staleness(2)");
   // a rate that a schedule has changed is not a different optimizer
-  served.host.optimizer().set_learning_rate(0.05);
-  served.host.register_trainer("b", SGDOptions(0.1), bounded_staleness(2));
-  EXPECT_EQ(served.host.optimizer().learning_rate(), 0.05);
+  served.owned.optimizer().set_learning_rate(0.05);
+  served.owned.register_trainer("b", SGDOptions(0.1), bounded_staleness(2));
+  EXPECT_EQ(served.owned.optimizer().learning_rate(), 0.05);
 }
 
-TEST(ParameterHost, a_trainer_ends_with_its_last_handle) {
+TEST(OwnedParameters, a_trainer_ends_with_its_last_handle) {
   Served served(bounded_staleness(0), {"a", "a", "b"});
   served.admit("a", pass_a);
   auto b = served.admit("b", pass_b);
-  unregister_trainer(served.host, "a", false);
+  unregister_trainer(served.owned, "a", false);
   EXPECT_FALSE(b->done);
-  unregister_trainer(served.host, "a", false);
+  unregister_trainer(served.owned, "a", false);
   EXPECT_TRUE(b->done && !b->error);
-  unregister_trainer(served.host, "a", false);
+  unregister_trainer(served.owned, "a", false);
 }
 
-TEST(ParameterHost, a_death_fails_the_pending_round_and_applies_nothing) {
+TEST(OwnedParameters, a_death_fails_the_pending_round_and_applies_nothing) {
   Served served(synchronous, {"a", "b", "c"});
-  auto before = values(served.host.parameters());
+  auto before = values(served.owned.parameters());
   served.admit("a", pass_a);
   served.admit("b", pass_b);
   auto a = served.step("a", {{pass_a, ones(served)}});
   EXPECT_FALSE(a->done);
-  unregister_trainer(served.host, "c", true);
+  unregister_trainer(served.owned, "c", true);
   ASSERT_TRUE(a->done);
   EXPECT_EQ(kind_of(a->error, "trainer c died"), rpc::ErrorKind::aborted);
   auto b = served.step("b", {{pass_b, ones(served)}});
@@ -513,20 +513,20 @@ TEST(ParameterHost, a_death_fails_the_pending_round_and_applies_nothing) {
   served.expect_stepped(before, {ones(served), ones(served)});
 }
 
-TEST(ParameterHost, a_round_continues_without_a_trainer_that_left) {
+TEST(OwnedParameters, a_round_continues_without_a_trainer_that_left) {
   Served served(synchronous(3), {"a", "b", "c"});
-  auto before = values(served.host.parameters());
+  auto before = values(served.owned.parameters());
   served.admit("a", pass_a);
   served.admit("b", pass_b);
   auto a = served.step("a", {{pass_a, ones(served)}});
   auto b = served.step("b", {{pass_b, {}}});
   EXPECT_FALSE(a->done || b->done);
-  unregister_trainer(served.host, "c", false);
+  unregister_trainer(served.owned, "c", false);
   EXPECT_TRUE(a->done && !a->error && b->done && !b->error);
   served.expect_stepped(before, {ones(served)});
 }
 
-TEST(ParameterHost, a_pass_opened_after_its_trainers_step_waits_for_the_round) {
+TEST(OwnedParameters, a_pass_opened_after_its_trainers_step_waits_for_the_round) {
   Served served(synchronous, {"a", "b"});
   served.admit("a", pass_a);
   served.step("a", {{pass_a, ones(served)}});
@@ -544,27 +544,27 @@ TEST(ParameterHost, a_pass_opened_after_its_trainers_step_waits_for_the_round) {
   EXPECT_EQ(b->version, 2u);
 }
 
-TEST(ParameterHost, a_synchronous_pass_that_missed_its_round_may_read_but_not_step) {
+TEST(OwnedParameters, a_synchronous_pass_that_missed_its_round_may_read_but_not_step) {
   Served served(synchronous, {"a"});
   auto untouched = copy(*served.net);
   auto late_loss = served.forward("late", pass_b, input(1));
   served.admit("a", pass_a);
   served.step("a", {{pass_a, ones(served)}});
-  served.host.register_trainer("late", SGDOptions(rate), synchronous);
+  served.owned.register_trainer("late", SGDOptions(rate), synchronous);
   auto gradients = served.backward(pass_b, late_loss);
   EXPECT_TRUE(equal(gradients, gradients_of(untouched->loss(input(1)), parameters_of(*untouched))));
   auto late = served.step("late", {{pass_b, gradients}});
   EXPECT_EQ(kind_of(late->error, "1 step old"), rpc::ErrorKind::failed_precondition);
-  EXPECT_EQ(served.host.stats().version, 1u);
+  EXPECT_EQ(served.owned.stats().version, 1u);
 }
 
 // Trainer a alone completes a round, but a reader delays its end. Then b joins and steps. Either b took part
 // in a's round, or its pass is too old for the next round. In the second case b must get an error.
-TEST(ParameterHost, a_step_that_came_while_a_round_was_closing_is_never_applied_late) {
+TEST(OwnedParameters, a_step_that_came_while_a_round_was_closing_is_never_applied_late) {
   bool too_late = false;
   for (int i = 0; i < 1000 && !too_late; ++i) {
     Served served(synchronous, {"a"});
-    auto before = values(served.host.parameters());
+    auto before = values(served.owned.parameters());
     served.admit("a", pass_a);
     served.admit("b", pass_b);
     std::shared_ptr<Outcome> a, b;
@@ -573,10 +573,10 @@ TEST(ParameterHost, a_step_that_came_while_a_round_was_closing_is_never_applied_
       for (std::uint64_t n = 0; served.admit(trainer, {hi, n})->done; ++n) std::this_thread::yield();
     };
     {
-      auto reading = served.host.read_newest();
+      auto reading = served.owned.read_newest();
       first = std::jthread([&] { a = served.step("a", {{pass_a, ones(served)}}); });
       wait_for_arrival("a", 8);
-      served.host.register_trainer("b", SGDOptions(rate), synchronous);
+      served.owned.register_trainer("b", SGDOptions(rate), synchronous);
       second = std::jthread([&] { b = served.step("b", {{pass_b, ones(served)}}); });
       wait_for_arrival("b", 9);
     }
@@ -599,41 +599,41 @@ TEST(ParameterHost, a_step_that_came_while_a_round_was_closing_is_never_applied_
 
 // Each pass sees one version however often it reads. Every step is applied exactly once (all numbers are
 // exact in binary). No trainer is more than k steps behind.
-TEST(ParameterHost, serves_many_threads_with_stale_versions) {
+TEST(OwnedParameters, serves_many_threads_with_stale_versions) {
   torch::manual_seed(1);
   auto first = torch::zeros({16}, at::kDouble).requires_grad_(),
        second = torch::zeros({3}, at::kDouble).requires_grad_();
-  ParameterHost host({{"first", first}, {"second", second}});
+  OwnedParameters owned({{"first", first}, {"second", second}});
   constexpr int trainers = 4, steps = 50;
   std::vector<std::jthread> threads;
   for (int t = 0; t < trainers; ++t) {
     std::string trainer = "t" + std::to_string(t);
-    host.register_trainer(trainer, SGDOptions(1.0 / 64), bounded_staleness(2));
+    owned.register_trainer(trainer, SGDOptions(1.0 / 64), bounded_staleness(2));
     threads.emplace_back([&, t, trainer] {
       for (std::uint64_t s = 0; s < steps; ++s) {
         PassKey pass{static_cast<std::uint64_t>(t), s};
         std::promise<void> admitted;
-        host.admit(trainer, pass, [&](std::exception_ptr error) {
+        owned.admit(trainer, pass, [&](std::exception_ptr error) {
           EXPECT_FALSE(error);
           admitted.set_value();
         });
         admitted.get_future().wait();
         std::optional<double> seen;
         for (int i = 0; i < 5; ++i) {
-          auto reading = host.read(pass);
+          auto reading = owned.read(pass);
           double value = first[i].item<double>();
           EXPECT_EQ(second[1].item<double>(), value);
           EXPECT_EQ(seen.value_or(value), value);
           seen = value;
         }
         Gradients gradients{{0, torch::ones({16}, at::kDouble)}, {1, torch::ones({3}, at::kDouble)}};
-        host.step(trainer, {{pass, gradients}},
-                  [](std::exception_ptr error, std::uint64_t) { EXPECT_FALSE(error); });
+        owned.step(trainer, {{pass, gradients}},
+                   [](std::exception_ptr error, std::uint64_t) { EXPECT_FALSE(error); });
       }
     });
   }
   threads.clear();
-  auto stats = host.stats();
+  auto stats = owned.stats();
   EXPECT_EQ(stats.version, static_cast<std::uint64_t>(trainers * steps));
   EXPECT_LE(stats.max_staleness(), 2u);
   EXPECT_EQ(stats.open_passes + stats.waiting_passes, 0u);
@@ -641,80 +641,80 @@ TEST(ParameterHost, serves_many_threads_with_stale_versions) {
   EXPECT_EQ(first[7].item<double>(), -trainers * steps / 64.0);
 }
 
-TEST(ParameterHost, serves_many_threads_in_rounds) {
+TEST(OwnedParameters, serves_many_threads_in_rounds) {
   auto weight = torch::zeros({4}, at::kDouble).requires_grad_();
-  ParameterHost host({{"weight", weight}});
+  OwnedParameters owned({{"weight", weight}});
   constexpr int trainers = 3, steps = 50;
   for (int t = 0; t < trainers; ++t)
-    host.register_trainer("t" + std::to_string(t), SGDOptions(1.0 / 64), synchronous(3));
+    owned.register_trainer("t" + std::to_string(t), SGDOptions(1.0 / 64), synchronous(3));
   std::vector<std::jthread> threads;
   for (int t = 0; t < trainers; ++t) {
     threads.emplace_back([&, trainer = "t" + std::to_string(t), t] {
       for (std::uint64_t s = 0; s < steps; ++s) {
         PassKey pass{static_cast<std::uint64_t>(t), s};
         std::promise<void> admitted;
-        host.admit(trainer, pass, [&](std::exception_ptr) { admitted.set_value(); });
+        owned.admit(trainer, pass, [&](std::exception_ptr) { admitted.set_value(); });
         admitted.get_future().wait();
         {
-          auto reading = host.read(pass);
+          auto reading = owned.read(pass);
           EXPECT_EQ(weight[0].item<double>(), -static_cast<double>(s) * trainers / 64.0);
         }
         std::promise<std::uint64_t> stepped;
-        host.step(trainer, {{pass, {{0, torch::ones({4}, at::kDouble)}}}},
-                  [&](std::exception_ptr error, std::uint64_t version) {
-                    EXPECT_FALSE(error);
-                    stepped.set_value(version);
-                  });
+        owned.step(trainer, {{pass, {{0, torch::ones({4}, at::kDouble)}}}},
+                   [&](std::exception_ptr error, std::uint64_t version) {
+                     EXPECT_FALSE(error);
+                     stepped.set_value(version);
+                   });
         EXPECT_EQ(stepped.get_future().get(), s + 1);
       }
-      unregister_trainer(host, trainer, false);
+      unregister_trainer(owned, trainer, false);
     });
   }
   threads.clear();
-  EXPECT_EQ(host.stats().version, static_cast<std::uint64_t>(steps));
+  EXPECT_EQ(owned.stats().version, static_cast<std::uint64_t>(steps));
 }
 
-TEST(ParameterHost, serves_many_threads_freely) {
+TEST(OwnedParameters, serves_many_threads_freely) {
   auto weight = torch::zeros({4}, at::kDouble).requires_grad_();
-  ParameterHost host({{"weight", weight}});
+  OwnedParameters owned({{"weight", weight}});
   constexpr int trainers = 3, steps = 100;
   for (int t = 0; t < trainers; ++t)
-    host.register_trainer("t" + std::to_string(t), SGDOptions(1.0 / 64), dist_optim::hogwild);
+    owned.register_trainer("t" + std::to_string(t), SGDOptions(1.0 / 64), dist_optim::hogwild);
   std::vector<std::jthread> threads;
   for (int t = 0; t < trainers; ++t) {
     threads.emplace_back([&, trainer = "t" + std::to_string(t)] {
       for (std::uint64_t s = 0; s < steps; ++s) {
-        auto reading = host.read(pass_a);
+        auto reading = owned.read(pass_a);
         weight.sum().item<double>();
-        host.step(trainer, {{pass_a, {{0, torch::ones({4}, at::kDouble)}}}},
-                  [](std::exception_ptr error, std::uint64_t) { EXPECT_FALSE(error); });
+        owned.step(trainer, {{pass_a, {{0, torch::ones({4}, at::kDouble)}}}},
+                   [](std::exception_ptr error, std::uint64_t) { EXPECT_FALSE(error); });
       }
     });
   }
   threads.clear();
   EXPECT_EQ(weight[0].item<double>(), -trainers * steps / 64.0);
-  EXPECT_EQ(host.stats().version, static_cast<std::uint64_t>(trainers * steps));
+  EXPECT_EQ(owned.stats().version, static_cast<std::uint64_t>(trainers * steps));
 }
 
 // ---- state
 
-TEST(ParameterHost, saves_and_loads_the_optimizers_state) {
+TEST(OwnedParameters, saves_and_loads_the_optimizers_state) {
   Served served(bounded_staleness(0), {"a"}, SGDOptions(rate).momentum(0.5));
   served.admit("a", pass_a);
   served.step("a", {{pass_a, ones(served)}});
-  served.host.optimizer().set_learning_rate(0.25);
-  const OptimizerState state = served.host.optimizer().state();
+  served.owned.optimizer().set_learning_rate(0.25);
+  const OptimizerState state = served.owned.optimizer().state();
 
   Served fresh(bounded_staleness(0), {"a"}, SGDOptions(rate).momentum(0.5));
-  fresh.host.optimizer().set_state(state);
-  EXPECT_EQ(fresh.host.optimizer().learning_rate(), 0.25);
-  auto before = values(fresh.host.parameters());
+  fresh.owned.optimizer().set_state(state);
+  EXPECT_EQ(fresh.owned.optimizer().learning_rate(), 0.25);
+  auto before = values(fresh.owned.parameters());
   fresh.admit("a", pass_a);
   fresh.step("a", {{pass_a, ones(fresh)}});
   // Momentum 0.5 · 1 + 1, at twice the rate.
   fresh.expect_stepped(before, {ones(fresh, 3)});
 
-  ParameterHost bare(parameters_of(*fresh.net));
+  OwnedParameters bare(parameters_of(*fresh.net));
   EXPECT_EQ(refusal([&] { bare.optimizer().state(); }), rpc::ErrorKind::failed_precondition);
   EXPECT_EQ(refusal([&] { bare.optimizer().set_learning_rate(1); }), rpc::ErrorKind::failed_precondition);
 }
@@ -722,17 +722,17 @@ TEST(ParameterHost, saves_and_loads_the_optimizers_state) {
 // One number that is stepped with the rate 1, and the trainers' parts of one round.
 struct OneNumber {
   at::Tensor w = torch::zeros({1}, at::kDouble).requires_grad_();
-  ParameterHost host{{{"w", w}}};
+  OwnedParameters owned{{{"w", w}}};
   std::uint64_t passes = 0;
 
   void join(const std::string& trainer, StepMode mode, const std::string& name = {}) {
-    host.register_trainer(trainer, SGDOptions(1), mode, name);
+    owned.register_trainer(trainer, SGDOptions(1), mode, name);
   }
   std::shared_ptr<Outcome> step(const std::string& trainer, double gradient) {
     const PassKey pass{1, ++passes};
-    host.admit(trainer, pass, [](const std::exception_ptr& error) { EXPECT_EQ(error, nullptr); });
+    owned.admit(trainer, pass, [](const std::exception_ptr& error) { EXPECT_EQ(error, nullptr); });
     auto outcome = std::make_shared<Outcome>();
-    host.step(
+    owned.step(
         trainer, {{pass, {{0, torch::full({1}, gradient, at::kDouble)}}}},
         [outcome](std::exception_ptr error, std::uint64_t version) { *outcome = {true, error, version}; });
     return outcome;
@@ -740,7 +740,7 @@ struct OneNumber {
   double value() const { return w.item<double>(); }
 };
 
-TEST(ParameterHost, a_round_is_summed_in_the_order_of_the_trainers_names) {
+TEST(OwnedParameters, a_round_is_summed_in_the_order_of_the_trainers_names) {
   OneNumber one;
   one.join("1", synchronous(3), "c");
   one.join("2", synchronous(3), "b");
@@ -751,7 +751,7 @@ TEST(ParameterHost, a_round_is_summed_in_the_order_of_the_trainers_names) {
   EXPECT_EQ(one.value(), -1) << "by the keys: 1 - 1e16 + 1e16 = 0";
 }
 
-TEST(ParameterHost, a_round_may_apply_the_mean) {
+TEST(OwnedParameters, a_round_may_apply_the_mean) {
   OneNumber one;
   one.join("a", synchronous_mean(2));
   refusal([&] { one.join("b", synchronous(2)); }, "synchronous_mean(2)");
@@ -761,23 +761,23 @@ TEST(ParameterHost, a_round_may_apply_the_mean) {
   EXPECT_EQ(one.value(), -2);
 }
 
-TEST(ParameterHost, the_number_of_trainers_changes_between_rounds) {
+TEST(OwnedParameters, the_number_of_trainers_changes_between_rounds) {
   OneNumber one;
   for (const char* trainer : {"a", "b", "c"}) one.join(trainer, synchronous(3));
   const auto first = one.step("a", 1);
-  EXPECT_EQ(refusal([&] { one.host.set_mode(synchronous(4)); }, "in flight"),
+  EXPECT_EQ(refusal([&] { one.owned.set_mode(synchronous(4)); }, "in flight"),
             rpc::ErrorKind::failed_precondition);
-  unregister_trainer(one.host, "c", true);
+  unregister_trainer(one.owned, "c", true);
   EXPECT_EQ(kind_of(first->error, "trainer c died"), rpc::ErrorKind::aborted);
-  EXPECT_EQ(refusal([&] { one.host.set_mode(synchronous(1)); }, "2 trainers"),
+  EXPECT_EQ(refusal([&] { one.owned.set_mode(synchronous(1)); }, "2 trainers"),
             rpc::ErrorKind::invalid_argument);
-  EXPECT_EQ(refusal([&] { one.host.set_mode(bounded_staleness(1)); }, "synchronous(3)"),
+  EXPECT_EQ(refusal([&] { one.owned.set_mode(bounded_staleness(1)); }, "synchronous(3)"),
             rpc::ErrorKind::failed_precondition);
-  one.host.set_mode(synchronous(2));
+  one.owned.set_mode(synchronous(2));
   one.step("a", 1);
   EXPECT_TRUE(one.step("b", 1)->done);
   EXPECT_EQ(one.value(), -2);
-  one.host.set_mode(synchronous(3));
+  one.owned.set_mode(synchronous(3));
   one.join("d", synchronous(3));
   one.step("a", 1);
   EXPECT_FALSE(one.step("b", 1)->done);
@@ -786,9 +786,9 @@ TEST(ParameterHost, the_number_of_trainers_changes_between_rounds) {
 }
 
 // Each step of Adam with a constant gradient changes the number by the rate.
-TEST(ParameterHost, a_snapshot_is_of_one_version_while_another_thread_steps) {
+TEST(OwnedParameters, a_snapshot_is_of_one_version_while_another_thread_steps) {
   OneNumber one;
-  one.host.register_trainer("a", torch::optim::AdamOptions(1), dist_optim::hogwild);
+  one.owned.register_trainer("a", torch::optim::AdamOptions(1), dist_optim::hogwild);
   one.step("a", 1);
   std::atomic<bool> over{false};
   std::thread stepping([&] {
@@ -798,27 +798,27 @@ TEST(ParameterHost, a_snapshot_is_of_one_version_while_another_thread_steps) {
   bool same = true;
   while (same && !over) {
     double value = 0;
-    const OptimizerState state = one.host.snapshot([&] { value = one.value(); }).optimizer;
+    const OptimizerState state = one.owned.snapshot([&] { value = one.value(); }).optimizer;
     same = std::lround(-value) == state.tensors.at("w/step").item<std::int64_t>();
   }
   stepping.join();
   EXPECT_TRUE(same);
 }
 
-TEST(ParameterHost, the_first_trainer_after_all_left_chooses_optimizer_and_mode) {
+TEST(OwnedParameters, the_first_trainer_after_all_left_chooses_optimizer_and_mode) {
   OneNumber one;
   one.join("a", synchronous(3));
-  unregister_trainer(one.host, "a", true);
+  unregister_trainer(one.owned, "a", true);
   one.join("a", synchronous(2));
   one.join("b", synchronous(2));
   one.step("a", 1);
   EXPECT_TRUE(one.step("b", 1)->done);
   EXPECT_EQ(one.value(), -2);
-  for (const char* trainer : {"a", "b"}) unregister_trainer(one.host, trainer, false);
-  one.host.register_trainer("c", SGDOptions(0.5), bounded_staleness(1));
+  for (const char* trainer : {"a", "b"}) unregister_trainer(one.owned, trainer, false);
+  one.owned.register_trainer("c", SGDOptions(0.5), bounded_staleness(1));
   EXPECT_TRUE(one.step("c", 2)->done);
   EXPECT_EQ(one.value(), -3);
 }
 
 }  // namespace
-}  // namespace weft::dist_optim::local_parameter_host_test
+}  // namespace weft::dist_optim::local_owned_parameters_test

@@ -1,4 +1,4 @@
-#include <weft/dist_optim/service/host_guard.h>
+#include <weft/dist_optim/service/owned_parameters_guard.h>
 
 #include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_optim/service/optimizer_service.h>
@@ -13,15 +13,15 @@ namespace {
 // Keeps a version of the parameters loaded while a handler, or nodes of a backward, run.
 class ReadingSwitch final : public rpc::ContextSwitch {
  public:
-  ReadingSwitch(std::shared_ptr<HostGuard> guard, std::optional<PassKey> pass)
+  ReadingSwitch(std::shared_ptr<OwnedParametersGuard> guard, std::optional<PassKey> pass)
       : guard_(std::move(guard)), pass_(pass) {}
-  void enter() override { reading_ = pass_ ? guard_->host().read(*pass_) : guard_->host().read_newest(); }
+  void enter() override { reading_ = pass_ ? guard_->owned().read(*pass_) : guard_->owned().read_newest(); }
   void leave() override { reading_.leave(); }
 
  private:
-  std::shared_ptr<HostGuard> guard_;
+  std::shared_ptr<OwnedParametersGuard> guard_;
   std::optional<PassKey> pass_;
-  ParameterHost::Reading reading_;
+  OwnedParameters::Reading reading_;
 };
 
 }  // namespace
@@ -44,12 +44,12 @@ rpc::AgentId origin_of(const dist_autograd::PassId& pass, const rpc::CallHost& h
   return core.sessions().agent_of(pass.origin).value_or(rpc::AgentId{{}, pass.origin});
 }
 
-void HostGuard::read(const std::function<void()>& body) {
-  const auto reading = host_.read_newest();
+void OwnedParametersGuard::read(const std::function<void()>& body) {
+  const auto reading = owned_.read_newest();
   body();
 }
 
-void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callback proceed) {
+void OwnedParametersGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callback proceed) {
   // Methods of other services that concern the object need no admission here: the optimizer's methods have
   // their own order, and other methods call read() or change(). All calls that run on the object, or fetch a
   // part of it, read its parameters.
@@ -75,26 +75,27 @@ void HostGuard::admit(const std::shared_ptr<rpc::IncomingCall>& call, rpc::Callb
       });
 }
 
-void HostGuard::ask_trainer(const rpc::AgentId& agent, const std::string& trainer) {
+void OwnedParametersGuard::ask_trainer(const rpc::AgentId& agent, const std::string& trainer) {
   rpc::MutexLock lock(mutex_);
   asked_[agent].insert(trainer);
 }
 
-std::optional<rpc::AgentId> HostGuard::trainer_to_ask(const rpc::AgentId& origin,
-                                                      const dist_autograd::PassId& pass) {
+std::optional<rpc::AgentId> OwnedParametersGuard::trainer_to_ask(const rpc::AgentId& origin,
+                                                                 const dist_autograd::PassId& pass) {
   rpc::MutexLock lock(mutex_);
   const auto found = asked_.find(origin);
   if (found == asked_.end()) return std::nullopt;
-  std::erase_if(found->second, [&](const auto& trainer) { return !host_.is_registered(trainer); });
+  std::erase_if(found->second, [&](const auto& trainer) { return !owned_.is_registered(trainer); });
   if (found->second.empty()) {
     asked_.erase(found);
     return std::nullopt;
   }
-  return host_.status(key_of(pass)).may_wait ? std::optional(origin) : std::nullopt;
+  return owned_.status(key_of(pass)).may_wait ? std::optional(origin) : std::nullopt;
 }
 
-void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
-                           const std::shared_ptr<dist_autograd::PassState>& pass, rpc::Callback proceed) {
+void OwnedParametersGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
+                                      const std::shared_ptr<dist_autograd::PassState>& pass,
+                                      rpc::Callback proceed) {
   const PassKey key = key_of(pass->id());
   pass->hooks().add_context(this, std::make_shared<ReadingSwitch>(shared_from_this(), key));
   call->add_context(std::make_unique<ReadingSwitch>(shared_from_this(), key));
@@ -109,8 +110,8 @@ void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
   auto wait = std::make_shared<Wait>();
   auto resume = std::make_shared<rpc::Callback>(std::move(proceed));
   const std::string trainer =
-      host_.status(key).trainer.value_or(trainer_of(origin_of(pass->id(), *call->host())));
-  host_.admit(trainer, key, [wait, call, resume](std::exception_ptr error) {
+      owned_.status(key).trainer.value_or(trainer_of(origin_of(pass->id(), *call->host())));
+  owned_.admit(trainer, key, [wait, call, resume](std::exception_ptr error) {
     {
       rpc::MutexLock lock(wait->mutex);
       wait->admitted = true;
@@ -121,7 +122,7 @@ void HostGuard::admit_here(const std::shared_ptr<rpc::IncomingCall>& call,
     call->executor().post([resume] { (*resume)(); });
   });
   // After the admission, because on_end() runs the job at once if the pass has ended meanwhile.
-  pass->on_end([guard = shared_from_this(), key] { guard->host_.release(key); });
+  pass->on_end([guard = shared_from_this(), key] { guard->owned_.release(key); });
   std::exception_ptr refused;
   {
     rpc::MutexLock lock(wait->mutex);

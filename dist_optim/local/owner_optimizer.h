@@ -1,9 +1,9 @@
-// HostOptimizer: the optimizer of one ParameterHost, with its learning rates and its state.
+// OwnerOptimizer: the optimizer of one OwnedParameters, with its learning rates and its state.
 //
 // The first trainer that registers defines the optimizer. A restore replaces it. If no trainer is registered,
 // a trainer that registers other options also replaces it. Steps, loads and saves run one at a time.
 //
-// Owner: ParameterHost. Thread-safe. Errors: those of StepTarget; `failed_precondition` before the first
+// Owner: OwnedParameters. Thread-safe. Errors: those of StepTarget; `failed_precondition` before the first
 // trainer has registered.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace weft::dist_optim {
 
-class WEFT_EXPORT HostOptimizer {
+class WEFT_EXPORT OwnerOptimizer {
  public:
   // False before the first trainer has registered.
   bool exists() const;
@@ -31,11 +31,11 @@ class WEFT_EXPORT HostOptimizer {
   void check_state(const OptimizerState& state) const;  // fails as set_state() would
 
  private:
-  friend class ParameterHost;  // steps it, reads its spec, and replaces it
+  friend class OwnedParameters;  // steps it, reads its spec, and replaces it
 
   bool is(const OptimizerSpec& spec) const;  // an optimizer exists, with these options
   OptimizerSpec spec() const;                // without a name if no optimizer exists
-  // Lock order: the host's VersionGate, a turn, the host's mutex, mutex_.
+  // Lock order: the VersionGate of OwnedParameters, a turn, the mutex of OwnedParameters, mutex_.
   std::unique_lock<std::mutex> turn() const { return std::unique_lock(turn_); }
   // The caller holds the turn while it uses the result. find(): null if no optimizer exists.
   StepTarget* find() const;

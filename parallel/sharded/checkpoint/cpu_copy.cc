@@ -1,4 +1,4 @@
-#include <weft/parallel/sharded/checkpoint/host_state.h>
+#include <weft/parallel/sharded/checkpoint/cpu_copy.h>
 
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/tensor/staging.h>
@@ -8,7 +8,7 @@
 
 namespace weft::sharded {
 
-void HostState::copy(const std::map<std::string, SlicedTensor>& tensors) {
+void CpuCopy::copy(const std::map<std::string, SlicedTensor>& tensors) {
   auto before = std::exchange(tensors_, {});
   weft::tensor::HostCopies copies;
   for (const auto& [name, tensor] : tensors) {

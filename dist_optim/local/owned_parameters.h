@@ -1,17 +1,17 @@
-// ParameterHost: one served object's parameters on their owner. It manages the versions that passes read, and
-// the order of steps.
+// OwnedParameters: one served object's parameters on their owner. It manages the versions that passes read,
+// and the order of steps.
 //
-// One host per object; all optimizer handles on it share the host and so the optimizer's state. The first
-// trainer to register sets the optimizer and the mode (step_mode.h); other trainers must register the same
-// ones. A pass is admitted before it first reads, reads within read() (forward handlers and backward nodes),
-// and ends with its step or its release. A step applies exactly the given gradients: in place if no other
-// pass reads that version, otherwise to a copy. A refused operation changes nothing. If LibTorch itself fails
-// in the middle of a step, some parameters may have stepped and others not.
+// One OwnedParameters per object; all optimizer handles on it share it and so the optimizer's state. The
+// first trainer to register sets the optimizer and the mode (step_mode.h); other trainers must register the
+// same ones. A pass is admitted before it first reads, reads within read() (forward handlers and backward
+// nodes), and ends with its step or its release. A step applies exactly the given gradients: in place if no
+// other pass reads that version, otherwise to a copy. A refused operation changes nothing. If LibTorch itself
+// fails in the middle of a step, some parameters may have stepped and others not.
 //
 // While no pass on an old version is open and no thread reads, the module's tensors hold the newest version.
 // Code of the owner that reads the tensors at other times (for example to save them) uses read_newest().
 //
-// Owner: the object's agent, which keeps the host as long as the object and longer than every Reading.
+// Owner: the object's agent, which keeps it as long as the object and longer than every Reading.
 //
 // Thread-safety: full. read() and step() block while others read or step; all other functions return at once.
 // Callbacks run on the thread that ended the wait, possibly before the call returns, and never under a lock;
@@ -20,10 +20,10 @@
 #pragma once
 
 #include <weft/dist_optim/local/gradients.h>
-#include <weft/dist_optim/local/host_optimizer.h>
-#include <weft/dist_optim/local/host_stats.h>
 #include <weft/dist_optim/local/optimizer_spec.h>
 #include <weft/dist_optim/local/optimizer_state.h>
+#include <weft/dist_optim/local/owner_optimizer.h>
+#include <weft/dist_optim/local/owner_stats.h>
 #include <weft/dist_optim/local/parameter_streams.h>
 #include <weft/dist_optim/local/parameter_versions.h>
 #include <weft/dist_optim/local/pass_ledger.h>
@@ -54,21 +54,21 @@ struct PassGradients {
   Gradients gradients;
 };
 
-// The state of a host in addition to the values of its parameters.
-struct HostState {
+// The state of OwnedParameters in addition to the values of its parameters.
+struct OwnerState {
   std::uint64_t version = 0;
   OptimizerSpec spec;  // without a name: no trainer has registered an optimizer
   OptimizerState optimizer;
 };
 
-// The state of a pass at a host.
+// The state of a pass at the owner.
 struct PassStatus {
   std::optional<std::string> trainer;  // the trainer for which the pass is admitted, or waits for admission
   bool may_wait = false;               // true: admit() may wait (bounded_staleness; not admitted yet)
   bool has_stepped = false;            // the pass has stepped, and has not been released since
 };
 
-class WEFT_EXPORT ParameterHost {
+class WEFT_EXPORT OwnedParameters {
  public:
   // Version: the number of a version. Admitted, Stepped: called when admit() or a step completes. error: null
   // if it succeeded.
@@ -87,22 +87,22 @@ class WEFT_EXPORT ParameterHost {
     void leave();
 
    private:
-    friend class ParameterHost;
-    ParameterHost* host_ = nullptr;    // null in `hogwild`, where reads do not wait
-    std::optional<Version> retained_;  // empty for read_newest()
+    friend class OwnedParameters;
+    OwnedParameters* owned_ = nullptr;  // null in `hogwild`, where reads do not wait
+    std::optional<Version> retained_;   // empty for read_newest()
   };
 
-  // `invalid_argument` if these cannot be a host's parameters (check_parameters). From now on, only the host
+  // `invalid_argument` if these cannot be owned parameters (check_parameters). From now on, only this object
   // may move the parameters: do not call module.to(…).
-  explicit ParameterHost(std::vector<Parameter> parameters);
+  explicit OwnedParameters(std::vector<Parameter> parameters);
   // For the rows of an embedding, which are not tensors. Rows have no versions: a step changes them in place,
   // even if another pass reads an older version. make: creates the optimizer that the first trainer requests;
   // register_trainer() throws the errors that `make` throws.
   using MakeTarget = std::function<std::unique_ptr<StepTarget>(const OptimizerSpec&)>;
-  explicit ParameterHost(MakeTarget make);
-  ~ParameterHost();
-  ParameterHost(const ParameterHost&) = delete;
-  ParameterHost& operator=(const ParameterHost&) = delete;
+  explicit OwnedParameters(MakeTarget make);
+  ~OwnedParameters();
+  OwnedParameters(const OwnedParameters&) = delete;
+  OwnedParameters& operator=(const OwnedParameters&) = delete;
 
   // Call once per optimizer handle. The first handle, and the first one after all handles have been
   // destroyed, sets the optimizer and the mode. An optimizer with other options than before begins without
@@ -112,7 +112,7 @@ class WEFT_EXPORT ParameterHost {
   // the trainers in a round's sum, and names the trainer in messages.
   void register_trainer(const std::string& trainer, const OptimizerSpec& spec, StepMode mode,
                         const std::string& name = {});
-  // The passes of `before` become passes of `trainer`. For passes that were admitted before the host knew
+  // The passes of `before` become passes of `trainer`. For passes that were admitted before the owner knew
   // which agent had created them.
   void adopt_passes(const std::string& before, const std::string& trainer);
   bool is_registered(const std::string& trainer) const;
@@ -130,7 +130,7 @@ class WEFT_EXPORT ParameterHost {
   void close_rounds();
 
   // Claims the parameters for an optimizer of one trainer that has its own state and steps by change()
-  // (LbfgsHost). No trainer may register until end_claim(). `failed_precondition` while a trainer is
+  // (LbfgsOwner). No trainer may register until end_claim(). `failed_precondition` while a trainer is
   // registered or has claimed the parameters, or during a restore. `invalid_argument` for rows. name: the
   // trainer's name, for messages.
   void claim(const std::string& name);
@@ -140,12 +140,12 @@ class WEFT_EXPORT ParameterHost {
   // bounded_staleness(k) the pass may wait for other trainers' steps. In synchronous mode, if the trainer has
   // already stepped in the present round, the pass waits for the end of the round: the parameters that the
   // pass would read now would be too old for the trainer's next step. Errors: `cancelled` if the pass is
-  // released, `aborted` if the trainer ends meanwhile. version: the pass reads this version, which the host
+  // released, `aborted` if the trainer ends meanwhile. version: the pass reads this version, which the owner
   // must still keep. Then the pass does not wait, and the errors are those of PassLedger::admit_at.
   // `failed_precondition` for rows, which keep no versions.
   void admit(const std::string& trainer, PassKey pass, Admitted done, std::optional<Version> version = {});
 
-  // The state of the pass at this host.
+  // The state of the pass at this owner.
   PassStatus status(PassKey pass) const;
 
   // read(): waits until the pass's version is in the module's tensors. `failed_precondition` if the pass is
@@ -185,11 +185,11 @@ class WEFT_EXPORT ParameterHost {
   // Ends the pass; no effect if it has ended or is unknown.
   void release(PassKey pass);
 
-  // Lives as long as the host.
-  HostOptimizer& optimizer() { return optimizer_; }
+  // Lives as long as this object.
+  OwnerOptimizer& optimizer() { return optimizer_; }
   // The optimizer with its state, and the result of `read`: the newest version of the parameters. No step and
   // no change() runs in between, so the parameters and the state are of the same version.
-  HostState snapshot(const std::function<void()>& read);
+  OwnerState snapshot(const std::function<void()>& read);
   // Restores a snapshot: sets the optimizer, its state and the version, and calls `write`, which runs
   // exclusively and writes the values into the parameters' tensors. Attached trainers must have the options
   // of the snapshot. If no trainer is attached, the first one that registers these options continues with the
@@ -197,10 +197,10 @@ class WEFT_EXPORT ParameterHost {
   // `write` that throws has written nothing. `failed_precondition` while a pass is open or a step is in
   // flight, or while the parameters are claimed; `invalid_argument` if the optimizer or its state is refused,
   // and for rows.
-  void restore(const HostState& state, const std::function<void()>& write);
+  void restore(const OwnerState& state, const std::function<void()>& write);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }  // constant
-  HostStats stats() const;                                                  // a copy
+  OwnerStats stats() const;                                                 // a copy
 
  private:
   using Callbacks = std::vector<std::function<void()>>;
@@ -253,7 +253,7 @@ class WEFT_EXPORT ParameterHost {
 
   // Lock order: the gate's exclusive section, a turn of optimizer_, mutex_, then the mutexes of versions_ and
   // optimizer_. The gate is never entered with a turn or under a mutex.
-  HostOptimizer optimizer_;
+  OwnerOptimizer optimizer_;
   mutable rpc::Mutex mutex_;
   std::optional<StepMode> mode_ WEFT_GUARDED_BY(mutex_);
   struct Trainer {

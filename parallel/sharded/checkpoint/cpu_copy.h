@@ -1,4 +1,4 @@
-// HostState: a copy of a rank's state in host memory. The memory is kept for the next copy.
+// CpuCopy: a copy of a rank's state in host memory. The memory is kept for the next copy.
 //
 // Tensors of an accelerator are copied into pinned memory. Thread-safety: one thread at a time.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace weft::sharded {
 
-class WEFT_EXPORT HostState {
+class WEFT_EXPORT CpuCopy {
  public:
   // Returns when all tensors are copied. invalid_argument, which names the tensor: its values are not dense,
   // or do not have one dimension. Also throws the accelerator's errors.

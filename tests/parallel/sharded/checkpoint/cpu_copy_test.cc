@@ -1,5 +1,5 @@
 // Copies of a state in host memory.
-#include <weft/parallel/sharded/checkpoint/host_state.h>
+#include <weft/parallel/sharded/checkpoint/cpu_copy.h>
 
 #include "tests/parallel/sharded/checkpoint/states.h"
 #include "tests/support/fake_accelerator.h"
@@ -12,10 +12,10 @@ std::map<std::string, SlicedTensor> of(const at::Tensor& values) {
 }
 
 // The streams of the device execute only work that is waited for.
-TEST(HostState, DeviceTensorsAreCopiedWhenCopyReturns) {
+TEST(CpuCopy, DeviceTensorsAreCopiedWhenCopyReturns) {
   test::FakeAccelerator::install();
   const at::Device device(test::FakeAccelerator::type, 1);
-  HostState state;
+  CpuCopy state;
   const void* memory = nullptr;
   for (int round = 0; round < 3; ++round) {
     const at::Tensor host = at::arange(1000, at::kFloat) + round;
@@ -29,8 +29,8 @@ TEST(HostState, DeviceTensorsAreCopiedWhenCopyReturns) {
   }
 }
 
-TEST(HostState, MemoryIsKeptAsLongAsItFits) {
-  HostState state;
+TEST(CpuCopy, MemoryIsKeptAsLongAsItFits) {
+  CpuCopy state;
   state.copy(of(at::ones({100})));
   const void* const memory = state.tensors().at("x").values.const_data_ptr();
   state.copy(of(at::zeros({100})));

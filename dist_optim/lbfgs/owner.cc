@@ -1,22 +1,22 @@
-#include <weft/dist_optim/lbfgs/host.h>
+#include <weft/dist_optim/lbfgs/owner.h>
 #include <weft/rpc/core/error.h>
 
 namespace weft::dist_optim {
 
-void LbfgsHost::attach(const Holder& holder, std::size_t history_size) {
+void LbfgsOwner::attach(const Holder& holder, std::size_t history_size) {
   rpc::MutexLock lock(mutex_);
-  LbfgsVectors vectors(host_, history_size);
-  host_.claim(holder.name.empty() ? holder.trainer : holder.name);
+  LbfgsVectors vectors(owned_, history_size);
+  owned_.claim(holder.name.empty() ? holder.trainer : holder.name);
   vectors_.emplace(std::move(vectors));
   holder_ = holder;
 }
 
-void LbfgsHost::detach(const Holder& holder) {
+void LbfgsOwner::detach(const Holder& holder) {
   rpc::MutexLock lock(mutex_);
   if (vectors_ && holder_ == holder) end();
 }
 
-void LbfgsHost::trainer_gone(const std::string& trainer) {
+void LbfgsOwner::trainer_gone(const std::string& trainer) {
   rpc::MutexLock lock(mutex_);
   if (!vectors_ || holder_.trainer != trainer) return;
   try {
@@ -25,19 +25,19 @@ void LbfgsHost::trainer_gone(const std::string& trainer) {
   }
 }
 
-void LbfgsHost::check_holder(const Holder& holder) const {
+void LbfgsOwner::check_holder(const Holder& holder) const {
   if (!vectors_ || !(holder_ == holder))
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "trainer " + (holder.name.empty() ? holder.trainer : holder.name) +
                          " does not step these parameters by L-BFGS");
 }
 
-void LbfgsHost::end() {
+void LbfgsOwner::end() {
   struct Free {
-    LbfgsHost& self;
+    LbfgsOwner& self;
     ~Free() {  // not analysed: in end(), with the mutex locked
       self.vectors_.reset();
-      self.host_.end_claim();
+      self.owned_.end_claim();
     }
   } free{*this};
   vectors_->restore();

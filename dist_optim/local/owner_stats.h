@@ -1,4 +1,4 @@
-// HostStats: counters of the host of one object's parameters (parameter_host.h). A value.
+// OwnerStats: counters of the owner of one object's parameters (owned_parameters.h). A value.
 #pragma once
 
 #include <weft/rpc/core/export.h>
@@ -9,8 +9,9 @@
 
 namespace weft::dist_optim {
 
-// Counters since the creation of the host. The numbers of passes and live versions are the present ones.
-struct WEFT_EXPORT HostStats {
+// Counters since the creation of the OwnedParameters. The numbers of passes and live versions are the present
+// ones.
+struct WEFT_EXPORT OwnerStats {
   std::uint64_t version = 0;                         // steps that changed the parameters
   std::map<std::uint64_t, std::uint64_t> staleness;  // number of steps by their staleness
   std::size_t open_passes = 0;
