@@ -1,5 +1,5 @@
 // Work: the task that each case of this bench gives to a peer. Each peer has its own file.
-// docs/benchmarks_details.md describes the cases. Thread-safety: values.
+// bench/README.md describes the cases. Thread-safety: values.
 #pragma once
 
 #include "bench/harness/pair.h"

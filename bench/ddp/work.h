@@ -1,4 +1,4 @@
-// Work: the task of each case of this bench, and the peers, one file each. docs/benchmarks_details.md
+// Work: the task of each case of this bench, and the peers, one file each. bench/README.md
 // describes the cases. Values.
 #pragma once
 

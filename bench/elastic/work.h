@@ -1,5 +1,5 @@
 // Peers: the contenders of each case of this bench. One file has the jobs of each system, and one has the
-// commits. docs/benchmarks_details.md describes the cases. Values.
+// commits. bench/README.md describes the cases. Values.
 #pragma once
 
 #include "bench/harness/bench.h"

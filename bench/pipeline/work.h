@@ -1,4 +1,4 @@
-// Work: the task of each case of this bench, and the peers, one file each. docs/benchmarks_details.md
+// Work: the task of each case of this bench, and the peers, one file each. bench/README.md
 // describes the cases. A step is zero_grad, and forward and backward of all micro-batches; the optimizer is
 // not part of a step. Values.
 #pragma once

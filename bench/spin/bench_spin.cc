@@ -1,5 +1,5 @@
 // ./dev bench spin: agents that adapt their spinning, compared with agents that sleep and with agents that
-// spin for a fixed time. docs/benchmarks_details.md describes the cases.
+// spin for a fixed time. bench/README.md describes the cases.
 #include "bench/harness/pair.h"
 #include "bench/spin/agents.h"
 #include "bench/spin/cpu_quota.h"

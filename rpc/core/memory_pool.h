@@ -1,7 +1,7 @@
 // MemoryPool: memory for arriving attachments. It reuses blocks, whose pages are mapped already.
 //
 // Mapping a new page costs more than copying into it: large tensors arrive in new memory at 0.6 times the
-// bandwidth of mapped memory (docs/benchmarks_details.md, `raw-fresh`). A block returns to the pool when the
+// bandwidth of mapped memory (bench/README.md, `raw-fresh`). A block returns to the pool when the
 // last copy of its Buffer is destroyed. If the pool no longer exists at that time, the block is freed. Up to
 // max_kept bytes of unused blocks are kept for later attachments of about the same size. If there are more,
 // the oldest blocks are freed first. Thread-safe.

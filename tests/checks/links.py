@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The links of README, CONTRIBUTING, CHANGELOG and docs/ lead somewhere.
+"""The links of README, CONTRIBUTING, CHANGELOG, bench/README.md and docs/ lead somewhere.
 
   - A relative link, or an image, names a file of the repository, and an anchor a heading of the page.
-  - A page of docs/ that a comment, a message or a page names exists (`docs/calls.md`), and so does the section that it
+  - A page of docs/ or bench/ that a comment, a message or a page names exists (`docs/calls.md`), and so does the section that it
     names after that (`docs/calls.md`, "Resumable calls").
   - Each page of docs/ is in docs/README.md and in the navigation of the site (tools/docs/mkdocs.yml).
 
@@ -17,12 +17,12 @@ from sources import ROOT, cxx_files
 FENCE = re.compile(r"^( *)(```+).*?^\1\2 *$", re.M | re.S)
 LINK = re.compile(r"""\]\(([^()\s]*)\)|<img[^>]*?\ssrc="([^"]*)"|<a[^>]*?\shref="([^"]*)\"""")
 HEADING = re.compile(r"^#{1,6} +(.*?)(?: +#+)? *$", re.M)
-NAMED = re.compile(r"""\bdocs/([\w/]+\.md)\b(?:`?\)?,? "([^"]+)")?""")
+NAMED = re.compile(r"""\b((?:docs|bench)/[\w/]+\.md)\b(?:`?\)?,? "([^"]+)")?""")
 CONTINUED = re.compile(r"\n[ \t]*(?://|#)?[ \t]*")  # a sentence that continues on the next line, also in a comment
 
 
 def pages(root=ROOT):
-    return [root / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")] + sorted((root / "docs").rglob("*.md"))
+    return [root / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "bench/README.md")] + sorted((root / "docs").rglob("*.md"))
 
 
 def prose(text):
@@ -80,8 +80,8 @@ def problems_of_names(file, root=ROOT):
     """Of the pages and sections that a file names in words."""
     text = file.read_text(errors="replace")
     for match in NAMED.finditer(text.replace("\\\"", "\"")):
-        page, section = root / "docs" / match[1], match[2]
-        where = f"{file.relative_to(root)}:{line_of(text, match.start())}: docs/{match[1]}"
+        page, section = root / match[1], match[2]
+        where = f"{file.relative_to(root)}:{line_of(text, match.start())}: {match[1]}"
         if not page.exists():
             yield f"{where}: no such page"
         elif section and (wanted := CONTINUED.sub(" ", section).rstrip(",.").replace("`", "")) not in sections(page.read_text()):

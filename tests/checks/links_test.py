@@ -60,6 +60,7 @@ class Links(unittest.TestCase):
 
     def test_a_named_page_that_is_missing(self):
         self.names("\n// See docs/none.md.", "rpc/peer.h:2: docs/none.md: no such page")
+        self.names("// See bench/none.md.", "bench/none.md: no such page")
 
     def test_a_named_section_that_is_missing(self):
         self.names('// docs/calls.md, "Retries and more"', 'docs/calls.md: no heading "Retries and more"')

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds the documentation site: README, docs/*.md and the API reference. ./dev docs runs it.
+"""Builds the documentation site: README, docs/*.md, bench/README.md and the API reference. ./dev docs runs it.
 
   build_site.py SITE    SITE: the folder of the site; the sources that it is built from go to SITE.source
 
@@ -24,7 +24,7 @@ SPAN = re.compile(r'(<span class="o">::</span>)?<span class="n[cf]?">([A-Z]\w+)<
 
 def source_pages():
     """Paths below the root of the pages that people write."""
-    return [pathlib.Path(name) for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")] + sorted(
+    return [pathlib.Path(name) for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/README.md")] + sorted(
         path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md"))
 
 
