@@ -2,26 +2,41 @@
 """parity.py finds each kind of fault, and accepts what is right."""
 import sys
 
-from parity import DDP, problems_of, rows_of, state_of, tests_of, wheel_problems
+from parity import COLUMNS, DDP, counts_of, problems_of, rows_of, tests_of, wheel_problems
 
 TESTS = {"LimitsTest.OfCalls", "tool_test.py: test_list"}
-HEAD = "### rpc_test.py: RpcTest\n| PyTorch | behaviour | weft |\n|---|---|---|\n"
+FILES = {"rpc_test.py": ("RPC", "torch/testing/rpc_test.py", "2.15"), "test_torch.py": ("Horovod", "test/test_torch.py", "main")}
+
+
+def table(*rows):
+    return "\n".join("\t".join(cells) for cells in (COLUMNS, *rows)) + "\n"
+
+
+def row(test="test_a", behaviour="calls are limited", state="covered", weft="LimitsTest.OfCalls", note="", file="rpc_test.py", cls="RpcTest"):
+    return file, cls, test, behaviour, state, weft, note
+
 
 WRONG = [
-    (HEAD + "| `test_a` | calls are limited | `LimitsTest.Gone` |", "no test LimitsTest.Gone"),
-    (HEAD + "| `test_a` | calls are limited | `LimitsTest.OfCalls`, `tool_test.py: test_gone` |", "test_gone"),
-    (HEAD + "| `test_a` | calls are limited | somewhere |", "names neither"),
-    (HEAD + "| `test_a` | calls are limited | missing: |", "names neither"),
-    (HEAD + "| `test_a` |  | no meaning: pickle |", "does not say"),
-    (HEAD + "| `test_a` | x | no meaning: pickle |\n| `test_a` | y | no meaning: pickle |", "twice"),
-    ("| `test_a` | calls are limited | `LimitsTest.OfCalls` |", "below no heading"),
-    (HEAD.replace("rpc_test", "distributed_test") + "| `test_a` | x | no meaning: pickle |", "below no heading"),
+    ([row(weft="LimitsTest.Gone")], "no test LimitsTest.Gone"),
+    ([row(weft="LimitsTest.OfCalls, tool_test.py: test_gone (in part)")], "no test tool_test.py: test_gone"),
+    ([row(state="missing", weft="LimitsTest.Gone", note="limits")], "no test LimitsTest.Gone"),
+    ([row(weft="")], "names no test"),
+    ([row(state="not on a GPU", weft="")], "names no test"),
+    ([row(state="missing")], "does not say why"),
+    ([row(state="no meaning", weft="")], "does not say why"),
+    ([row(state="somewhere")], "no state 'somewhere'"),
+    ([row(behaviour="")], "does not say what"),
+    ([row("test_a | test_b | test_c", "limits | the same")], "does not say what"),
+    ([row(), row(behaviour="another")], "test_a is there twice"),
+    ([row(), row("test_b | test_a")], "test_a is there twice"),
+    ([row(file="rcp_test.py")], "files.tsv does not have rcp_test.py"),
 ]
 RIGHT = [
-    HEAD + "| `test_a` | calls are limited | `LimitsTest.OfCalls`, `tool_test.py: test_list` |",
-    HEAD + "| `test_a` | what cannot be pickled | no meaning: pickle |",
-    HEAD + "| `test_a` | device maps | missing: device maps |",
-    HEAD + "| `test_a` | x | no meaning: pickle |\n### rpc_test.py: Other\n| `test_a` | x | no meaning: pickle |",
+    [row(weft="LimitsTest.OfCalls (of one agent), tool_test.py: test_list")],
+    [row(state="no meaning", weft="", note="pickle")],
+    [row(state="missing", weft="", note="device maps"), row("test_b", state="missing", note="device maps")],
+    [row(), row(cls="Other"), row(cls=""), row(file="test_torch.py")],
+    [row("test_a | test_b", "limits | the same"), row("test_c | test_d", "limits")],
 ]
 SOURCE = '''
 class Outer:
@@ -47,29 +62,28 @@ def test_function():
 '''
 
 failures = []
-for text, words in WRONG:
-    found = list(problems_of("parity_pytorch.md", text, TESTS))
-    if not any(words in problem for problem in found):
-        failures.append(f"not found: {words}: {found}")
-for text in RIGHT:
-    failures += list(problems_of("parity_pytorch.md", text, TESTS))
-FUNCTIONS = "### tests/skip/test_leak.py\n| `test_a` | x | no meaning: portals |\n### _backward.py\n| `backward` | y | missing: z |"
-failures += list(problems_of("parity_pipeline.md", FUNCTIONS, TESTS))
-if [row[1:4] for row in rows_of(FUNCTIONS)] != [("tests/skip/test_leak.py", None, "test_a"), ("_backward.py", None, "backward")]:
-    failures.append("rows_of: functions of a file")
-if not list(problems_of("parity_pipeline.md", FUNCTIONS.replace("leak", "leaks"), TESTS)):
-    failures.append("not found: a file that the page does not have")
-if [state_of(weft) for weft in ("`A.B`", "no meaning: x", "not on a GPU: `A.B`", "not on a GPU: x", "missing: y", "")] != \
-        ["covered", "no meaning", "not on a GPU", None, "missing", None]:
-    failures.append("state_of")
+for rows, words in WRONG:
+    found = list(problems_of("rpc", rows_of(table(*rows)), FILES, TESTS))
+    if len(found) != 1 or words not in found[0]:
+        failures.append(f"not found alone: {words}: {found}")
+for rows in RIGHT:
+    failures += problems_of("rpc", rows_of(table(*rows)), FILES, TESTS)
+for text in (table(row()[1:]), table(row() + ("more",)), table(row()).replace("state", "status")):
+    try:
+        failures.append(f"no error: {list(rows_of(text))}")
+    except ValueError:
+        pass
+counted = list(rows_of(table(row("test_a | test_b"), row("test_c", state="missing", note="x"), row(file="test_torch.py"))))
+if list(counts_of(counted, FILES)) != ["| RPC | 3 | 2 | 0 | 0 | 1 |", "| Horovod | 1 | 1 | 0 | 0 | 0 |"]:
+    failures.append(f"counts_of: {list(counts_of(counted, FILES))}")
 if list(tests_of(SOURCE)) != [("Base", "test_ddp_a"), ("Base", "test_gather"), ("Outer", "test_outer")]:
     failures.append(f"tests_of: {list(tests_of(SOURCE))}")
 if not DDP.search("TestBucketCapacityConfig.test_immutability") or DDP.search("_DistTestBase.test_gather"):
     failures.append("DDP")
-A, B, C = (("distributed_test.py", "Base", "test_a"), ("distributed_test.py", "Base", "test_b"),
+A, B, C = (("rpc_test.py", "Base", "test_a"), ("rpc_test.py", "Base", "test_b"),
            ("test_torch.py", "TorchTests", "test_c"))  # of another project: no wheel has it
-if list(wheel_problems("parity_ddp.md", {A, C}, {B})) != ["distributed_test.py: Base.test_b is not in docs/parity_ddp.md",
-                                                          "distributed_test.py: Base.test_a is in docs/parity_ddp.md alone"]:
+if list(wheel_problems({A, C}, {B}, FILES)) != ["rpc_test.py: Base.test_b is in no table of tests/parity",
+                                                "rpc_test.py: Base.test_a is in a table of tests/parity alone"]:
     failures.append("wheel_problems")
 for failure in failures:
     print(failure, file=sys.stderr)

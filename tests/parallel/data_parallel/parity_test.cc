@@ -1,8 +1,8 @@
-// Behaviours that PyTorch's and Horovod's suites test and no other file here asserts (docs/parity_ddp.md).
-#include <weft/parallel/training/broadcast_state.h>
+// Behaviours that PyTorch's and Horovod's suites test and no other file here asserts (tests/parity/ddp.tsv).
 #include <weft/parallel/data_parallel/hooks/power_sgd_hook.h>
 #include <weft/parallel/data_parallel/negotiated/all_reduce_optimizer.h>
 #include <weft/parallel/data_parallel/sync_batch_norm.h>
+#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/training/unscale.h>
 
 #include <array>

@@ -1,5 +1,5 @@
 // The driver's behaviours by name. Many of them are those of Horovod's and torchelastic's tests
-// (docs/parity_elastic.md). driver_simulation_test.cc checks the invariants.
+// (tests/parity/elastic.tsv). driver_simulation_test.cc checks the invariants.
 #include "tools/weft/launch/elastic/driver.h"
 
 #include <weft/rpc/codec/packed.h>
