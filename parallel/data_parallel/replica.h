@@ -6,6 +6,7 @@
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
+#include <weft/parallel/collectives/group.h>
 #include <weft/parallel/data_parallel/bucket_plan.h>
 #include <weft/parallel/data_parallel/iteration_stats.h>
 #include <weft/parallel/data_parallel/join.h>

@@ -102,7 +102,7 @@ struct Normalize : torch::autograd::Function<Normalize> {
 }  // namespace
 
 SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, collectives::Group group)
-    : training::BatchNormVariant(options), group_(std::move(group)) {}
+    : BatchNormVariant(options), group_(std::move(group)) {}
 
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   _check_input_dim(input);
