@@ -8,7 +8,7 @@
 namespace weft::dist_optim::grad_scaler_test {
 namespace {
 
-TEST(GradScaler, has_pytorchs_defaults) {
+TEST(GradScaler, HasPytorchsDefaults) {
   GradScaler scaler;
   EXPECT_EQ(scaler.factor(), 65536);
   for (int i = 0; i < 1999; ++i) scaler.update(true);
@@ -20,7 +20,7 @@ TEST(GradScaler, has_pytorchs_defaults) {
   EXPECT_EQ(scaler.state().growth_tracker, 0);
 }
 
-TEST(GradScaler, grows_only_after_consecutive_steps) {
+TEST(GradScaler, GrowsOnlyAfterConsecutiveSteps) {
   GradScaler scaler({.init_scale = 8, .growth_factor = 4, .backoff_factor = 0.25, .growth_interval = 3});
   for (bool applied : {true, true, false, true, true, true, true}) scaler.update(applied);
   EXPECT_EQ(scaler.factor(), 8 * 0.25 * 4);
@@ -28,14 +28,14 @@ TEST(GradScaler, grows_only_after_consecutive_steps) {
   EXPECT_EQ(scaler.scale(at::full({}, 2.0)).item<double>(), 16);
 }
 
-TEST(GradScaler, never_grows_beyond_a_float) {
+TEST(GradScaler, NeverGrowsBeyondAFloat) {
   GradScaler scaler({.init_scale = 2e38, .growth_interval = 1});
   scaler.update(true);
   EXPECT_EQ(scaler.factor(), 2e38);
   EXPECT_EQ(scaler.state().growth_tracker, 0);
 }
 
-TEST(GradScaler, its_state_is_saved_and_restored) {
+TEST(GradScaler, ItsStateIsSavedAndRestored) {
   GradScaler one({.growth_interval = 2}), other({.growth_interval = 2});
   one.update(false);
   one.update(true);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double pi = std::numbers::pi;
 
-TEST(LearningRate, linear_and_warm_up) {
+TEST(LearningRate, LinearAndWarmUp) {
   const auto down = linear(2, 4, 1, 0.5);
   for (auto [step, rate] : std::vector<std::pair<int, double>>{{0, 2}, {1, 1.75}, {2, 1.5}, {4, 1}, {9, 1}})
     EXPECT_DOUBLE_EQ(down(step), rate) << step;
@@ -26,7 +26,7 @@ TEST(LearningRate, linear_and_warm_up) {
 }
 
 // PyTorch's chainable forms compute each rate from the previous one.
-TEST(LearningRate, decays_equal_their_recursions) {
+TEST(LearningRate, DecaysEqualTheirRecursions) {
   const auto by_gamma = exponential(0.5, 0.9), stepped = step_decay(0.5, 3, 0.1),
              at_milestones = multi_step(0.5, {2, 5, 5}, 0.1), by_power = polynomial(0.5, 6, 2);
   double a = 0.5, b = 0.5, c = 0.5, d = 0.5;
@@ -46,7 +46,7 @@ TEST(LearningRate, decays_equal_their_recursions) {
 }
 
 // eta_{t+1} = eta_min + (eta_t - eta_min) (1 + cos(pi (t+1) / T)) / (1 + cos(pi t / T)).
-TEST(LearningRate, cosine_equals_its_recursion_and_stays_at_the_minimum) {
+TEST(LearningRate, CosineEqualsItsRecursionAndStaysAtTheMinimum) {
   const auto rate = cosine(1, 10, 0.1);
   double eta = 1;
   for (int t = 0; t < 10; ++t) {
@@ -57,7 +57,7 @@ TEST(LearningRate, cosine_equals_its_recursion_and_stays_at_the_minimum) {
   EXPECT_NEAR(rate(11), 0.1, 1e-15);
 }
 
-TEST(LearningRate, cosine_restarts_after_ever_longer_runs) {
+TEST(LearningRate, CosineRestartsAfterEverLongerRuns) {
   const auto rate = cosine_restarts(1, 2, 3, 0.2);
   std::uint64_t t = 0;
   for (int length : {2, 6, 18})
@@ -68,7 +68,7 @@ TEST(LearningRate, cosine_restarts_after_ever_longer_runs) {
   EXPECT_NEAR(even(4'000'000'000'002), 0.5, 1e-12);
 }
 
-TEST(LearningRate, one_cycle) {
+TEST(LearningRate, OneCycle) {
   const double low = 1.0 / 25, end = low / 1e4;
   const auto cosines = one_cycle({.maximum = 1, .steps = 20});  // the maximum is at step 0.3·20 − 1 = 5
   for (int t = 0; t < 20; ++t) {
@@ -86,7 +86,7 @@ TEST(LearningRate, one_cycle) {
   }
 }
 
-TEST(LearningRate, sequences_and_products) {
+TEST(LearningRate, SequencesAndProducts) {
   const auto whole = sequential({linear_warmup(1, 4), cosine(1, 6), constant(0.5)}, {4, 10});
   EXPECT_DOUBLE_EQ(whole(3), 1);
   EXPECT_DOUBLE_EQ(whole(4), 1);  // the cosine's own step 0
@@ -96,7 +96,7 @@ TEST(LearningRate, sequences_and_products) {
   EXPECT_DOUBLE_EQ(product(3), 2 * 0.125 * 0.1);
 }
 
-TEST(LearningRate, invalid_numbers_are_refused) {
+TEST(LearningRate, InvalidNumbersAreRefused) {
   EXPECT_THROW(constant(-1), rpc::Error);
   EXPECT_THROW(constant(std::nan("")), rpc::Error);
   EXPECT_THROW(cosine(1, 0), rpc::Error);

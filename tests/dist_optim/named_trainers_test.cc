@@ -44,7 +44,7 @@ rpc::ErrorKind kind_of(rpc::Future<void> future, const std::string& words) {
   return rpc::ErrorKind::internal;
 }
 
-TEST_F(NamedTrainers, each_has_a_seat_in_a_round) {
+TEST_F(NamedTrainers, EachHasASeatInARound) {
   DistributedOptimizer left{workers[1], synchronous(2), {module_of(layer)}, {}, "left"};
   DistributedOptimizer right{workers[1], synchronous(2), {module_of(layer)}, {}, "right"};
   Layer oracle(3);
@@ -68,7 +68,7 @@ TEST_F(NamedTrainers, each_has_a_seat_in_a_round) {
   expect_equal(got(layer.call<&Layer::values>()), oracle.values());
 }
 
-TEST_F(NamedTrainers, each_has_its_own_staleness) {
+TEST_F(NamedTrainers, EachHasItsOwnStaleness) {
   DistributedOptimizer left{workers[1], bounded_staleness(0), {module_of(layer)}, {}, "left"};
   DistributedOptimizer right{workers[1], bounded_staleness(0), {module_of(layer)}, {}, "right"};
   Pass a{workers[1]}, b{workers[1]};
@@ -83,7 +83,7 @@ TEST_F(NamedTrainers, each_has_its_own_staleness) {
   EXPECT_EQ(got(right.step(b)).versions, std::vector<std::uint64_t>{2});
 }
 
-TEST_F(NamedTrainers, a_step_takes_only_passes_of_its_trainer) {
+TEST_F(NamedTrainers, AStepTakesOnlyPassesOfItsTrainer) {
   DistributedOptimizer left{workers[1], bounded_staleness(4), {module_of(layer)}, {}, "left"};
   DistributedOptimizer right{workers[1], bounded_staleness(4), {module_of(layer)}, {}, "right"};
   Pass a{workers[1]}, unadmitted{workers[1]};
@@ -98,7 +98,7 @@ TEST_F(NamedTrainers, a_step_takes_only_passes_of_its_trainer) {
   EXPECT_TRUE(got(left.step(a)).applied);
 }
 
-TEST_F(NamedTrainers, die_with_their_agent) {
+TEST_F(NamedTrainers, DieWithTheirAgent) {
   const auto own_layer = layer_of(2);
   DistributedOptimizer left{workers[1], synchronous(3), {module_of(layer)}, {}, "left"};
   DistributedOptimizer right{workers[1], synchronous(3), {module_of(layer)}, {}, "right"};
@@ -118,7 +118,7 @@ TEST_F(NamedTrainers, die_with_their_agent) {
   EXPECT_EQ(got(third.step(again)).versions, std::vector<std::uint64_t>{1});
 }
 
-TEST_F(NamedTrainers, step_several_modules_all_or_nothing) {
+TEST_F(NamedTrainers, StepSeveralModulesAllOrNothing) {
   const auto far = rref::create<Layer>(workers.peer(1, 2), std::int64_t{5});
   DistributedOptimizer left{workers[1], bounded_staleness(3), {module_of(layer), module_of(far)}, {}, "left"};
   DistributedOptimizer right{
@@ -144,7 +144,7 @@ TEST_F(NamedTrainers, step_several_modules_all_or_nothing) {
 
 // One handle over a module: the forward of a microbatch, steps of other trainers, then the backward of the
 // microbatch.
-TEST_F(NamedTrainers, a_pass_reads_the_version_that_it_was_admitted_at) {
+TEST_F(NamedTrainers, APassReadsTheVersionThatItWasAdmittedAt) {
   DistributedOptimizer optimizer{workers[1], torch::optim::SGDOptions(0.1), bounded_staleness(2), layer};
   Layer oracle(3);
   torch::optim::SGD sgd(oracle.parameters(), torch::optim::SGDOptions(0.1));
@@ -192,7 +192,7 @@ struct StageWorker {
                                rpc::Method<"step", &StageWorker::step>>;
 };
 
-TEST_F(NamedTrainers, may_be_another_agent_than_the_passes_origin) {
+TEST_F(NamedTrainers, MayBeAnotherAgentThanThePassesOrigin) {
   auto worker = std::make_shared<StageWorker>();
   worker->layer = layer_of(2);
   worker->optimizer = std::make_unique<DistributedOptimizer>(workers[2], torch::optim::SGDOptions(0.1),
@@ -214,7 +214,7 @@ TEST_F(NamedTrainers, may_be_another_agent_than_the_passes_origin) {
   worker->optimizer.reset();
 }
 
-TEST_F(NamedTrainers, do_not_admit_passes_of_others_to_modules_without_them) {
+TEST_F(NamedTrainers, DoNotAdmitPassesOfOthersToModulesWithoutThem) {
   Pass pass{workers[1]};
   const auto theirs = layer_of(2);
   EXPECT_EQ(kind_of(ask<&OptimizerService::admit>(theirs.reference(), pass.id(), std::optional<std::string>(),
@@ -223,7 +223,7 @@ TEST_F(NamedTrainers, do_not_admit_passes_of_others_to_modules_without_them) {
             rpc::ErrorKind::invalid_argument);
 }
 
-TEST_F(NamedTrainers, outlive_another_agent_with_the_same_incarnation) {
+TEST_F(NamedTrainers, OutliveAnotherAgentWithTheSameIncarnation) {
   DistributedOptimizer optimizer{workers[1], torch::optim::SGDOptions(0.1), synchronous(2), layer};
   DistributedOptimizer named{workers[2], synchronous(2), {module_of(layer_of(2))}, {}, "named"};
   got(optimizer.attached());

@@ -28,7 +28,7 @@ std::size_t count(const std::string& text, const std::string& part) {
   return n;
 }
 
-TEST(Chart, equal_ratios_are_equal_distances) {
+TEST(Chart, EqualRatiosAreEqualDistances) {
   const auto svg = chart({entry("tiny", "weft", {{"p50_us", 20}}), entry("tiny", "raw", {{"p50_us", 2}}, 10),
                           entry("tiny", "grpc", {{"p50_us", 200}}, 0.1)},
                          "weft", "bench rpc");
@@ -38,7 +38,7 @@ TEST(Chart, equal_ratios_are_equal_distances) {
   EXPECT_NEAR(places[0] - places[1], places[2] - places[0], 0.2);
 }
 
-TEST(Chart, marks_the_faster_peer) {
+TEST(Chart, MarksTheFasterPeer) {
   const auto times =
       chart({entry("a", "weft", {{"p50_us", 20}}), entry("a", "raw", {{"p50_us", 10}}, 2)}, "weft", "");
   EXPECT_EQ(count(times, "class=\"behind\""), 1U);
@@ -49,7 +49,7 @@ TEST(Chart, marks_the_faster_peer) {
   EXPECT_NE(rates.find(">2.00</text>"), std::string::npos);  // the ratio
 }
 
-TEST(Chart, every_case_has_its_own_scale_and_the_subjects_figure) {
+TEST(Chart, EveryCaseHasItsOwnScaleAndTheSubjectsFigure) {
   // raw also has p50_us, but rates are what weft is measured by.
   const auto svg =
       chart({entry("a", "raw", {{"GBps", 2}, {"p50_us", 1}}, 0.5), entry("a", "weft", {{"GBps", 1}}),
@@ -62,7 +62,7 @@ TEST(Chart, every_case_has_its_own_scale_and_the_subjects_figure) {
   EXPECT_EQ(places[1], places[3]);
 }
 
-TEST(Chart, names_peers_that_failed_and_is_well_formed) {
+TEST(Chart, NamesPeersThatFailedAndIsWellFormed) {
   Entry failed = entry("tiny", "grpc", {});
   failed.error = "no <port> & \"no\" socket";
   const auto svg =
@@ -75,13 +75,13 @@ TEST(Chart, names_peers_that_failed_and_is_well_formed) {
   EXPECT_EQ(count(svg, "<text "), count(svg, "</text>"));
 }
 
-TEST(Chart, is_readable_on_dark_pages) {
+TEST(Chart, IsReadableOnDarkPages) {
   const auto svg = chart({}, "weft", "");
   EXPECT_NE(svg.find("prefers-color-scheme: dark"), std::string::npos);
   EXPECT_NE(svg.find("class=\"page\""), std::string::npos);  // its own background
 }
 
-TEST(Chart, ticks_enclose_the_values) {
+TEST(Chart, TicksEncloseTheValues) {
   EXPECT_EQ(log_ticks(3, 40), (std::vector<double>{2, 5, 10, 20, 50}));
   EXPECT_EQ(log_ticks(2, 5), (std::vector<double>{2, 5}));
   EXPECT_EQ(log_ticks(1, 1), (std::vector<double>{0.5, 1, 2}));

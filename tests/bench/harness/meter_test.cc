@@ -5,7 +5,7 @@
 namespace weft::bench::meter_test {
 namespace {
 
-TEST(Meter, ignores_the_warm_up_and_lasts_for_a_few_calls) {
+TEST(Meter, IgnoresTheWarmUpAndLastsForAFewCalls) {
   RateMeter meter({.warm_up = std::chrono::nanoseconds{0}, .duration = std::chrono::nanoseconds{0}});
   EXPECT_TRUE(meter.count(1));
   EXPECT_TRUE(meter.count(2));  // warm

@@ -17,13 +17,13 @@ const auto good_server = [](ServerEnd& end) {
   end.wait_for_client();
 };
 
-TEST(Pair, brings_figures_back) {
+TEST(Pair, BringsFiguresBack) {
   const Outcome outcome = run({good_server, [](ClientEnd& end) { end.report({{end.address(), 4}}); }});
   EXPECT_EQ(outcome.error, "");
   EXPECT_EQ(outcome.figures, (Figures{{"here", 4}}));
 }
 
-TEST(Pair, reports_how_a_process_died) {
+TEST(Pair, ReportsHowAProcessDied) {
   EXPECT_EQ(run({good_server, [](ClientEnd&) { throw std::runtime_error("no way"); }}).error,
             "client: no way");
   EXPECT_EQ(run({[](ServerEnd&) { throw std::runtime_error("no port"); }, nullptr}).error, "server: no port");
@@ -31,7 +31,7 @@ TEST(Pair, reports_how_a_process_died) {
   EXPECT_TRUE(killed.error.starts_with("client: died: Aborted")) << killed.error;
 }
 
-TEST(Pair, a_client_whose_server_has_died_is_not_waited_for) {
+TEST(Pair, AClientWhoseServerHasDiedIsNotWaitedFor) {
   const Outcome outcome = run({[](ServerEnd& end) {
                                  end.announce("here");
                                  throw std::runtime_error("no more");
@@ -40,7 +40,7 @@ TEST(Pair, a_client_whose_server_has_died_is_not_waited_for) {
   EXPECT_EQ(outcome.error, "server: no more");
 }
 
-TEST(Pair, either_may_be_another_program) {
+TEST(Pair, EitherMayBeAnotherProgram) {
   const Outcome outcome =
       run({[](ServerEnd& end) { end.become({"sh", "-c", "printf there >&3; dd count=1 <&3; printf 7 >&3"}); },
            [](ClientEnd& end) {
@@ -57,7 +57,7 @@ Way way(const std::string& name, const Outcome& outcome) {
   return {name, [outcome](const Setting&) { return outcome; }};
 }
 
-TEST(Pair, the_best_way_is_the_outcome) {
+TEST(Pair, TheBestWayIsTheOutcome) {
   const Way slow = way("slow", {.figures = {{"p50_us", 9}, {"p99_us", 10}}}),
             fast = way("fast", {.figures = {{"p50_us", 3}, {"p99_us", 90}}}),
             broken = way("broken", {.error = "no"});

@@ -7,7 +7,7 @@
 namespace weft::bench::pins_test {
 namespace {
 
-TEST(Pins, read_as_they_are_written) {
+TEST(Pins, ReadAsTheyAreWritten) {
   EXPECT_EQ(Pins::parse("0-2,5/3").text(), "0,1,2,5/3");
   EXPECT_EQ(Pins::parse("none").text(), "none");
   EXPECT_EQ(Pins::one_each({4, 6}, 3).text(), "4/6/4");

@@ -5,7 +5,7 @@
 namespace weft::bench::row_test {
 namespace {
 
-TEST(Row, is_one_line_of_json) {
+TEST(Row, IsOneLineOfJson) {
   const Row one{"rpc",
                 "tiny",
                 "weft",
@@ -21,13 +21,13 @@ TEST(Row, is_one_line_of_json) {
       R"("p50_us":1.5,"error":"line one\nline two"})");
 }
 
-TEST(Row, is_compared_by_its_first_figure) {
+TEST(Row, IsComparedByItsFirstFigure) {
   EXPECT_EQ(leading_figure({{"GBps", 1}, {"p99_us", 2}, {"p50_us", 3}}), "p50_us");
   EXPECT_EQ(leading_figure({{"GBps", 1}}), "GBps");
   EXPECT_EQ(leading_figure({}), "");
 }
 
-TEST(Row, headings_are_read_by_people) {
+TEST(Row, HeadingsAreReadByPeople) {
   EXPECT_EQ(heading("p50_us"), "p50 us");
   EXPECT_EQ(heading("calls_per_s"), "calls/s");
   EXPECT_EQ(heading("client_allocs_per_call"), "client allocs/call");

@@ -5,7 +5,7 @@
 namespace weft::bench::schedule_test {
 namespace {
 
-TEST(Schedule, every_contender_once_a_round_and_another_first) {
+TEST(Schedule, EveryContenderOnceARoundAndAnotherFirst) {
   const std::vector<Turn> expected{{1, 0, 0}, {1, 0, 1}, {1, 1, 0}, {2, 0, 1}, {2, 0, 0}, {2, 1, 0}};
   EXPECT_EQ(interleave({2, 1}, 2), expected);
 }

@@ -5,7 +5,7 @@
 namespace weft::bench::statistics_test {
 namespace {
 
-TEST(Statistics, quantiles_are_samples_of_nearest_rank) {
+TEST(Statistics, QuantilesAreSamplesOfNearestRank) {
   EXPECT_EQ(quantile({5}, 0.99), 5);
   EXPECT_EQ(quantile({4, 1, 3, 2}, 0.5), 2);
   EXPECT_EQ(quantile({4, 1, 3, 2}, 0.51), 3);
@@ -13,7 +13,7 @@ TEST(Statistics, quantiles_are_samples_of_nearest_rank) {
   EXPECT_EQ(quantile({4, 1, 3, 2}, 0), 1);
 }
 
-TEST(Statistics, median_of_an_even_number_lies_between) {
+TEST(Statistics, MedianOfAnEvenNumberLiesBetween) {
   EXPECT_EQ(median({3, 1, 2}), 2);
   EXPECT_EQ(median({4, 1, 3, 2}), 2.5);
 }

@@ -9,7 +9,7 @@ Row row(const std::string& peer, int round, Figures figures, std::string error =
   return {"rpc", "tiny", peer, round, "0/1", "1/1", {}, std::move(figures), std::move(error)};
 }
 
-TEST(Summary, ratios_are_taken_within_rounds) {
+TEST(Summary, RatiosAreTakenWithinRounds) {
   // The medians' ratio would be 1: the machine was slow in other rounds for one than for the other.
   const auto entries = summarise(
       {row("weft", 1, {{"p50_us", 10}}), row("raw", 1, {{"p50_us", 20}}), row("weft", 2, {{"p50_us", 30}}),
@@ -22,14 +22,14 @@ TEST(Summary, ratios_are_taken_within_rounds) {
   EXPECT_EQ(entries[1].ratios.at("p50_us").worst, 3);
 }
 
-TEST(Summary, the_worst_ratio_of_a_rate_is_the_lowest) {
+TEST(Summary, TheWorstRatioOfARateIsTheLowest) {
   const auto entries = summarise({row("weft", 1, {{"GBps", 2}}), row("raw", 1, {{"GBps", 4}}),
                                   row("weft", 2, {{"GBps", 3}}), row("raw", 2, {{"GBps", 4}})},
                                  "weft");
   EXPECT_EQ(entries[1].ratios.at("GBps").worst, 0.5);
 }
 
-TEST(Summary, failed_rounds_are_counted_and_left_out) {
+TEST(Summary, FailedRoundsAreCountedAndLeftOut) {
   const auto entries = summarise({row("weft", 1, {{"p50_us", 10}}), row("raw", 1, {}, "died"),
                                   row("weft", 2, {}, "late"), row("raw", 2, {{"p50_us", 5}})},
                                  "weft");

@@ -5,7 +5,7 @@
 namespace weft::bench::table_test {
 namespace {
 
-TEST(Table, aligns_figures_and_states_failures) {
+TEST(Table, AlignsFiguresAndStatesFailures) {
   const std::vector<Entry> entries{
       {"tiny", "weft", {{"p50_us", 12.34}, {"p99_us", 1234}}, {}, 7, 7, {}},
       {"tiny", "raw", {{"p50_us", 6}, {"p99_us", 7}}, {{"p50_us", {2.056, 3}}, {"p99_us", {9, 9}}}, 7, 7, {}},

@@ -33,7 +33,7 @@ void expect_after_six_steps(const OptimizerSpec& spec, const std::vector<double>
   expect_near(weight, expected);
 }
 
-TEST(Adadelta, steps_equal_those_of_python) {
+TEST(Adadelta, StepsEqualThoseOfPython) {
   expect_after_six_steps(AdadeltaOptions(0.5), {0.41090014903402594, -0.76876187220290881,
                                                 -0.82146067078038543, 0.32861506866000195});
   expect_after_six_steps(
@@ -41,7 +41,7 @@ TEST(Adadelta, steps_equal_those_of_python) {
       {0.42887796890057361, -0.72483413504905159, -0.83505296074255608, 0.29542608443304791});
 }
 
-TEST(Adamax, steps_equal_those_of_python) {
+TEST(Adamax, StepsEqualThoseOfPython) {
   expect_after_six_steps(AdamaxOptions(0.1), {0.091029934509880159, -0.8757958152290819, -0.52059822572763925,
                                               0.53823138051786779});
   expect_after_six_steps(
@@ -49,7 +49,7 @@ TEST(Adamax, steps_equal_those_of_python) {
       {0.74347653760951093, -0.63166550270572497, -1.135697762259996, 0.072931008920224277});
 }
 
-TEST(Rprop, steps_equal_those_of_python) {
+TEST(Rprop, StepsEqualThoseOfPython) {
   expect_after_six_steps(RpropOptions(0.1), {0.36491848524175652, -0.9276858097635825, -0.77562859496870884,
                                              0.48747443913769301});
   expect_after_six_steps(
@@ -59,7 +59,7 @@ TEST(Rprop, steps_equal_those_of_python) {
 
 // Four steps of torch.complex(numbers(3, 9), numbers(3, 2)) with torch.complex(numbers(3, t), numbers(3, t +
 // 0.5)).
-TEST(DenseOptimizers, take_complex_parameters_as_two_reals) {
+TEST(DenseOptimizers, TakeComplexParametersAsTwoReals) {
   const std::vector<std::pair<OptimizerSpec, std::vector<double>>> cases{
       {AdadeltaOptions(0.1),
        {0.41170329075967815, 0.90924133179036659, -0.76720510397792496, -0.15688644416934872,
@@ -79,7 +79,7 @@ TEST(DenseOptimizers, take_complex_parameters_as_two_reals) {
   }
 }
 
-TEST(DenseOptimizers, only_read_the_gradient) {
+TEST(DenseOptimizers, OnlyReadTheGradient) {
   for (const OptimizerSpec& spec :
        {OptimizerSpec(AdadeltaOptions().weight_decay(0.1)), OptimizerSpec(AdadeltaOptions()),
         OptimizerSpec(AdamaxOptions()), OptimizerSpec(RpropOptions())}) {
@@ -91,7 +91,7 @@ TEST(DenseOptimizers, only_read_the_gradient) {
   }
 }
 
-TEST(DenseOptimizers, refuse_the_options_that_python_refuses) {
+TEST(DenseOptimizers, RefuseTheOptionsThatPythonRefuses) {
   const at::Tensor sparse =
       torch::sparse_coo_tensor(at::zeros({1, 1}, at::kLong), at::ones({1}, at::kDouble), {4});
   for (const OptimizerSpec& spec :
@@ -116,7 +116,7 @@ TEST(DenseOptimizers, refuse_the_options_that_python_refuses) {
 }
 
 // The optimizer that continues and the one that loads its state compute the same values.
-TEST(DenseOptimizers, state_is_saved_and_restored) {
+TEST(DenseOptimizers, StateIsSavedAndRestored) {
   for (const OptimizerSpec& spec : {OptimizerSpec(AdadeltaOptions(0.5)), OptimizerSpec(AdamaxOptions(0.1)),
                                     OptimizerSpec(RpropOptions(0.1))}) {
     const auto train = [](ShadowLeaves& leaves, int from, int to) {
@@ -138,13 +138,13 @@ TEST(DenseOptimizers, state_is_saved_and_restored) {
   }
 }
 
-TEST(DenseOptimizers, refuse_archives) {
+TEST(DenseOptimizers, RefuseArchives) {
   const auto optimizer = OptimizerSpec(AdamaxOptions(0.1)).make({numbers(4, 9).requires_grad_()});
   torch::serialize::OutputArchive archive;
   EXPECT_THROW(optimizer->save(archive), c10::Error);
 }
 
-TEST(DenseOptimizers, have_parameter_groups) {
+TEST(DenseOptimizers, HaveParameterGroups) {
   const at::Tensor weight = numbers(4, 9).requires_grad_(), bias = numbers(4, 9).requires_grad_();
   ShadowLeaves leaves({{"weight", weight}, {"bias", bias}},
                       OptimizerSpec(RpropOptions(0.1)).with_group("bias", {{"lr", 0.2}, {"maximize", 1}}));

@@ -46,7 +46,7 @@ void expect_round_trip(const Options& options) {
   EXPECT_TRUE(*defaults == options) << to_string(spec);
 }
 
-TEST(OptimizerSpec, carries_every_option) {
+TEST(OptimizerSpec, CarriesEveryOption) {
   using namespace torch::optim;
   expect_round_trip(SGDOptions(0.3).momentum(0.9).weight_decay(0.01).nesterov(true));
   expect_round_trip(SGDOptions(0.3).momentum(0.9).dampening(0.2));
@@ -68,7 +68,7 @@ void expect_named(Options options, std::map<std::string, double> expected) {
   EXPECT_EQ(OptimizerSpec(*defaults), spec);
 }
 
-TEST(OptimizerSpec, carries_every_option_of_wefts_own) {
+TEST(OptimizerSpec, CarriesEveryOptionOfWeftsOwn) {
   expect_named(SparseAdamOptions(0.3).beta1(0.8).beta2(0.7).eps(1e-3),
                {{"lr", 0.3}, {"beta1", 0.8}, {"beta2", 0.7}, {"eps", 1e-3}});
   expect_named(RowwiseAdagradOptions(0.3).eps(1e-3).initial_accumulator_value(0.5),
@@ -88,7 +88,7 @@ TEST(OptimizerSpec, carries_every_option_of_wefts_own) {
        {"maximize", 1}});
 }
 
-TEST(OptimizerSpec, is_equal_exactly_where_the_options_are) {
+TEST(OptimizerSpec, IsEqualExactlyWhereTheOptionsAre) {
   OptimizerSpec spec = torch::optim::AdamOptions(1e-3);
   EXPECT_EQ(spec, OptimizerSpec(torch::optim::AdamOptions(1e-3).amsgrad(false)));
   EXPECT_NE(spec, OptimizerSpec(torch::optim::AdamOptions(1e-3).amsgrad(true)));
@@ -97,12 +97,12 @@ TEST(OptimizerSpec, is_equal_exactly_where_the_options_are) {
             OptimizerSpec(torch::optim::AdamWOptions(1e-3).weight_decay(0)));
 }
 
-TEST(OptimizerSpec, is_readable) {
+TEST(OptimizerSpec, IsReadable) {
   EXPECT_EQ(to_string(OptimizerSpec(torch::optim::SGDOptions(0.1).momentum(0.9))),
             "SGD(dampening=0, lr=0.1, momentum=0.9, nesterov=0, weight_decay=0)");
 }
 
-TEST(OptimizerSpec, from_a_peer_is_checked) {
+TEST(OptimizerSpec, FromAPeerIsChecked) {
   const OptimizerSpec good = torch::optim::SGDOptions(0.1);
   auto make = [&](auto change) {
     OptimizerSpec spec = good;
@@ -118,7 +118,7 @@ TEST(OptimizerSpec, from_a_peer_is_checked) {
   EXPECT_FALSE((std::is_constructible_v<OptimizerSpec, torch::optim::LBFGSOptions>));
 }
 
-TEST(StepMode, is_plain_data) {
+TEST(StepMode, IsPlainData) {
   EXPECT_EQ(StepMode(synchronous), (StepMode{StepMode::Kind::synchronous, 0}));
   EXPECT_EQ(StepMode(synchronous(2)), (StepMode{StepMode::Kind::synchronous, 2}));
   EXPECT_EQ(bounded_staleness(3), (StepMode{StepMode::Kind::bounded_staleness, 3}));
@@ -129,7 +129,7 @@ TEST(StepMode, is_plain_data) {
             "synchronoussynchronous(2)bounded_staleness(3)hogwild");
 }
 
-TEST(StepMode, refuses_invalid_values) {
+TEST(StepMode, RefusesInvalidValues) {
   refusal([] { synchronous(0); });
   refusal([] { bounded_staleness(-1); });
   check(bounded_staleness(0));

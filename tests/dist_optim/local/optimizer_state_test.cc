@@ -30,7 +30,7 @@ struct Trained {
   ShadowLeaves leaves;
 };
 
-TEST(OptimizerState, of_every_optimizer_is_saved_and_restored) {
+TEST(OptimizerState, OfEveryOptimizerIsSavedAndRestored) {
   for (const OptimizerSpec& spec :
        {OptimizerSpec(SGDOptions(0.1)), OptimizerSpec(SGDOptions(0.1).momentum(0.9)),
         OptimizerSpec(AdamOptions(0.1).amsgrad(true)), OptimizerSpec(AdamWOptions(0.1)),
@@ -51,7 +51,7 @@ TEST(OptimizerState, of_every_optimizer_is_saved_and_restored) {
   }
 }
 
-TEST(OptimizerState, of_another_optimizer_is_refused_and_changes_nothing) {
+TEST(OptimizerState, OfAnotherOptimizerIsRefusedAndChangesNothing) {
   Trained one(AdamOptions(0.1));
   one.step(0);
   const OptimizerState good = one.leaves.state();
@@ -83,7 +83,7 @@ TEST(OptimizerState, of_another_optimizer_is_refused_and_changes_nothing) {
   EXPECT_TRUE(torch::equal(one.weights[0], other.weights[0]));
 }
 
-TEST(ParameterGroups, the_longest_prefix_at_a_dot_counts) {
+TEST(ParameterGroups, TheLongestPrefixAtADotCounts) {
   const OptimizerSpec spec =
       OptimizerSpec(SGDOptions(0.1)).with_group("conv", {{"lr", 1}}).with_group("conv.bias", {{"lr", 2}});
   EXPECT_EQ(spec.group_of("conv.weight"), "conv");

@@ -163,7 +163,7 @@ struct Served {
 // LibTorch's Adam (like AdamW, Adagrad and RMSprop) steps the parameters themselves, and A's backward fails.
 // Its SGD steps `p.data()`, which does not change the version counter: A's backward succeeds with a gradient
 // that mixes two versions.
-TEST(Trap, catches_libtorchs_own_optimizers) {
+TEST(Trap, CatchesLibtorchsOwnOptimizers) {
   auto interleave = [](auto make_optimizer) {
     Net net;
     auto untouched = copy(net);
@@ -184,7 +184,7 @@ TEST(Trap, catches_libtorchs_own_optimizers) {
   EXPECT_FALSE(interleave([](auto parameters) { return torch::optim::SGD(parameters, SGDOptions(rate)); }));
 }
 
-TEST(Trap, stale_gives_the_exact_gradient_of_the_version_that_was_read) {
+TEST(Trap, StaleGivesTheExactGradientOfTheVersionThatWasRead) {
   Served served(bounded_staleness(1), {"a", "b"});
   auto untouched = copy(*served.net);
   auto before = values(served.owned.parameters());
@@ -210,7 +210,7 @@ TEST(Trap, stale_gives_the_exact_gradient_of_the_version_that_was_read) {
 }
 
 // A pass that reads an old version reads it also in its later forwards, not only in its backward.
-TEST(Trap, stale_passes_keep_reading_their_version) {
+TEST(Trap, StalePassesKeepReadingTheirVersion) {
   Served served(bounded_staleness(2), {"a", "b"});
   auto untouched = copy(*served.net);
   auto early = served.forward("a", pass_a, input(1));
@@ -222,7 +222,7 @@ TEST(Trap, stale_passes_keep_reading_their_version) {
   EXPECT_TRUE(equal(gradients_a, gradients_of(expected, parameters_of(*untouched))));
 }
 
-TEST(Trap, synchronous_applies_both_gradients_after_both_arrived) {
+TEST(Trap, SynchronousAppliesBothGradientsAfterBothArrived) {
   Served served(synchronous(2), {"a", "b"});
   auto untouched = copy(*served.net);
   auto before = values(served.owned.parameters());
@@ -245,7 +245,7 @@ TEST(Trap, synchronous_applies_both_gradients_after_both_arrived) {
   EXPECT_EQ(served.owned.stats().copied_bytes, 0u) << "nobody else reads: in place";
 }
 
-TEST(Trap, free_applies_a_gradient_of_mixed_weights) {
+TEST(Trap, FreeAppliesAGradientOfMixedWeights) {
   Served served(dist_optim::hogwild, {"a", "b"});
   auto old_net = copy(*served.net);
   auto loss_a = served.forward("a", pass_a, input(1));
@@ -276,7 +276,7 @@ Gradients ones(const Served& served, double scale = 1) {
   return gradients;
 }
 
-TEST(OwnedParameters, sums_the_passes_of_one_step) {
+TEST(OwnedParameters, SumsThePassesOfOneStep) {
   Served served(bounded_staleness(0), {"a"}, torch::optim::AdamOptions(0.1));
   auto reference_net = copy(*served.net);
   torch::optim::Adam reference(reference_net->parameters(), torch::optim::AdamOptions(0.1));
@@ -303,7 +303,7 @@ TEST(OwnedParameters, sums_the_passes_of_one_step) {
   EXPECT_EQ(served.owned.stats().open_passes, 0u);
 }
 
-TEST(OwnedParameters, copies_only_versions_that_another_pass_reads_and_frees_unread_ones) {
+TEST(OwnedParameters, CopiesOnlyVersionsThatAnotherPassReadsAndFreesUnreadOnes) {
   Served served(bounded_staleness(3), {"a", "b"});
   std::uint64_t bytes = 0;
   for (const Parameter& parameter : served.owned.parameters()) bytes += parameter.tensor.nbytes();
@@ -352,7 +352,7 @@ TEST(OwnedParameters, copies_only_versions_that_another_pass_reads_and_frees_unr
   EXPECT_TRUE(torch::equal(kept, kept_values));
 }
 
-TEST(OwnedParameters, a_step_without_gradients_changes_nothing_but_ends_its_passes) {
+TEST(OwnedParameters, AStepWithoutGradientsChangesNothingButEndsItsPasses) {
   Served served(bounded_staleness(0), {"a", "b"}, SGDOptions(rate).weight_decay(0.5));
   auto before = values(served.owned.parameters());
   served.admit("a", pass_a);
@@ -365,7 +365,7 @@ TEST(OwnedParameters, a_step_without_gradients_changes_nothing_but_ends_its_pass
   served.expect_stepped(before, {});
 }
 
-TEST(OwnedParameters, a_refused_step_changes_nothing) {
+TEST(OwnedParameters, ARefusedStepChangesNothing) {
   Served served(bounded_staleness(1), {"a", "b"});
   auto before = values(served.owned.parameters());
   served.admit("a", pass_a);
@@ -388,7 +388,7 @@ TEST(OwnedParameters, a_refused_step_changes_nothing) {
 
 // ---- reading
 
-TEST(OwnedParameters, lets_only_admitted_passes_read) {
+TEST(OwnedParameters, LetsOnlyAdmittedPassesRead) {
   Served served(bounded_staleness(1), {"a", "b"});
   EXPECT_EQ(refusal([&] { served.owned.read(pass_a); }, to_string(pass_a)),
             rpc::ErrorKind::failed_precondition);
@@ -399,7 +399,7 @@ TEST(OwnedParameters, lets_only_admitted_passes_read) {
   auto unused = served.owned.read_newest();
 }
 
-TEST(OwnedParameters, a_step_waits_for_the_readers_of_its_object_except_in_free) {
+TEST(OwnedParameters, AStepWaitsForTheReadersOfItsObjectExceptInFree) {
   for (StepMode mode : {bounded_staleness(1), dist_optim::hogwild}) {
     Served served(mode, {"a", "b"});
     bool hogwild = mode == dist_optim::hogwild;
@@ -422,7 +422,7 @@ TEST(OwnedParameters, a_step_waits_for_the_readers_of_its_object_except_in_free)
   }
 }
 
-TEST(OwnedParameters, passes_of_a_trainer_without_an_optimizer_read_one_version) {
+TEST(OwnedParameters, PassesOfATrainerWithoutAnOptimizerReadOneVersion) {
   Served served(bounded_staleness(0), {"a"});
   auto untouched = copy(*served.net);
   auto loss = served.forward("visitor", pass_b, input(1));
@@ -434,7 +434,7 @@ TEST(OwnedParameters, passes_of_a_trainer_without_an_optimizer_read_one_version)
 
 // ---- admission
 
-TEST(OwnedParameters, admits_waiting_passes_as_others_step_or_end) {
+TEST(OwnedParameters, AdmitsWaitingPassesAsOthersStepOrEnd) {
   Served served(bounded_staleness(0), {"a", "b", "c"});
   served.admit("a", pass_a);
   auto b = served.admit("b", pass_b), b_again = served.admit("b", pass_b), c = served.admit("c", pass_c);
@@ -465,7 +465,7 @@ TEST(OwnedParameters, admits_waiting_passes_as_others_step_or_end) {
 
 // ---- trainers and rounds
 
-TEST(OwnedParameters, refuses_another_optimizer_or_mode_naming_both) {
+TEST(OwnedParameters, RefusesAnotherOptimizerOrModeNamingBoth) {
   Served served(bounded_staleness(2), {"a"}, SGDOptions(0.1));
   EXPECT_EQ(
       refusal([&] { served.owned.register_trainer("b", SGDOptions(0.2), bounded_staleness(2)); }, "lr=0.2"),
@@ -481,7 +481,7 @@ TEST(OwnedParameters, refuses_another_optimizer_or_mode_naming_both) {
   EXPECT_EQ(served.owned.optimizer().learning_rate(), 0.05);
 }
 
-TEST(OwnedParameters, a_trainer_ends_with_its_last_handle) {
+TEST(OwnedParameters, ATrainerEndsWithItsLastHandle) {
   Served served(bounded_staleness(0), {"a", "a", "b"});
   served.admit("a", pass_a);
   auto b = served.admit("b", pass_b);
@@ -492,7 +492,7 @@ TEST(OwnedParameters, a_trainer_ends_with_its_last_handle) {
   unregister_trainer(served.owned, "a", false);
 }
 
-TEST(OwnedParameters, a_death_fails_the_pending_round_and_applies_nothing) {
+TEST(OwnedParameters, ADeathFailsThePendingRoundAndAppliesNothing) {
   Served served(synchronous, {"a", "b", "c"});
   auto before = values(served.owned.parameters());
   served.admit("a", pass_a);
@@ -513,7 +513,7 @@ TEST(OwnedParameters, a_death_fails_the_pending_round_and_applies_nothing) {
   served.expect_stepped(before, {ones(served), ones(served)});
 }
 
-TEST(OwnedParameters, a_round_continues_without_a_trainer_that_left) {
+TEST(OwnedParameters, ARoundContinuesWithoutATrainerThatLeft) {
   Served served(synchronous(3), {"a", "b", "c"});
   auto before = values(served.owned.parameters());
   served.admit("a", pass_a);
@@ -526,7 +526,7 @@ TEST(OwnedParameters, a_round_continues_without_a_trainer_that_left) {
   served.expect_stepped(before, {ones(served)});
 }
 
-TEST(OwnedParameters, a_pass_opened_after_its_trainers_step_waits_for_the_round) {
+TEST(OwnedParameters, APassOpenedAfterItsTrainersStepWaitsForTheRound) {
   Served served(synchronous, {"a", "b"});
   served.admit("a", pass_a);
   served.step("a", {{pass_a, ones(served)}});
@@ -544,7 +544,7 @@ TEST(OwnedParameters, a_pass_opened_after_its_trainers_step_waits_for_the_round)
   EXPECT_EQ(b->version, 2u);
 }
 
-TEST(OwnedParameters, a_synchronous_pass_that_missed_its_round_may_read_but_not_step) {
+TEST(OwnedParameters, ASynchronousPassThatMissedItsRoundMayReadButNotStep) {
   Served served(synchronous, {"a"});
   auto untouched = copy(*served.net);
   auto late_loss = served.forward("late", pass_b, input(1));
@@ -560,7 +560,7 @@ TEST(OwnedParameters, a_synchronous_pass_that_missed_its_round_may_read_but_not_
 
 // Trainer a alone completes a round, but a reader delays its end. Then b joins and steps. Either b took part
 // in a's round, or its pass is too old for the next round. In the second case b must get an error.
-TEST(OwnedParameters, a_step_that_came_while_a_round_was_closing_is_never_applied_late) {
+TEST(OwnedParameters, AStepThatCameWhileARoundWasClosingIsNeverAppliedLate) {
   bool too_late = false;
   for (int i = 0; i < 1000 && !too_late; ++i) {
     Served served(synchronous, {"a"});
@@ -599,7 +599,7 @@ TEST(OwnedParameters, a_step_that_came_while_a_round_was_closing_is_never_applie
 
 // Each pass sees one version however often it reads. Every step is applied exactly once (all numbers are
 // exact in binary). No trainer is more than k steps behind.
-TEST(OwnedParameters, serves_many_threads_with_stale_versions) {
+TEST(OwnedParameters, ServesManyThreadsWithStaleVersions) {
   torch::manual_seed(1);
   auto first = torch::zeros({16}, at::kDouble).requires_grad_(),
        second = torch::zeros({3}, at::kDouble).requires_grad_();
@@ -641,7 +641,7 @@ TEST(OwnedParameters, serves_many_threads_with_stale_versions) {
   EXPECT_EQ(first[7].item<double>(), -trainers * steps / 64.0);
 }
 
-TEST(OwnedParameters, serves_many_threads_in_rounds) {
+TEST(OwnedParameters, ServesManyThreadsInRounds) {
   auto weight = torch::zeros({4}, at::kDouble).requires_grad_();
   OwnedParameters owned({{"weight", weight}});
   constexpr int trainers = 3, steps = 50;
@@ -674,7 +674,7 @@ TEST(OwnedParameters, serves_many_threads_in_rounds) {
   EXPECT_EQ(owned.stats().version, static_cast<std::uint64_t>(steps));
 }
 
-TEST(OwnedParameters, serves_many_threads_freely) {
+TEST(OwnedParameters, ServesManyThreadsFreely) {
   auto weight = torch::zeros({4}, at::kDouble).requires_grad_();
   OwnedParameters owned({{"weight", weight}});
   constexpr int trainers = 3, steps = 100;
@@ -698,7 +698,7 @@ TEST(OwnedParameters, serves_many_threads_freely) {
 
 // ---- state
 
-TEST(OwnedParameters, saves_and_loads_the_optimizers_state) {
+TEST(OwnedParameters, SavesAndLoadsTheOptimizersState) {
   Served served(bounded_staleness(0), {"a"}, SGDOptions(rate).momentum(0.5));
   served.admit("a", pass_a);
   served.step("a", {{pass_a, ones(served)}});
@@ -740,7 +740,7 @@ struct OneNumber {
   double value() const { return w.item<double>(); }
 };
 
-TEST(OwnedParameters, a_round_is_summed_in_the_order_of_the_trainers_names) {
+TEST(OwnedParameters, ARoundIsSummedInTheOrderOfTheTrainersNames) {
   OneNumber one;
   one.join("1", synchronous(3), "c");
   one.join("2", synchronous(3), "b");
@@ -751,7 +751,7 @@ TEST(OwnedParameters, a_round_is_summed_in_the_order_of_the_trainers_names) {
   EXPECT_EQ(one.value(), -1) << "by the keys: 1 - 1e16 + 1e16 = 0";
 }
 
-TEST(OwnedParameters, a_round_may_apply_the_mean) {
+TEST(OwnedParameters, ARoundMayApplyTheMean) {
   OneNumber one;
   one.join("a", synchronous_mean(2));
   refusal([&] { one.join("b", synchronous(2)); }, "synchronous_mean(2)");
@@ -761,7 +761,7 @@ TEST(OwnedParameters, a_round_may_apply_the_mean) {
   EXPECT_EQ(one.value(), -2);
 }
 
-TEST(OwnedParameters, the_number_of_trainers_changes_between_rounds) {
+TEST(OwnedParameters, TheNumberOfTrainersChangesBetweenRounds) {
   OneNumber one;
   for (const char* trainer : {"a", "b", "c"}) one.join(trainer, synchronous(3));
   const auto first = one.step("a", 1);
@@ -786,7 +786,7 @@ TEST(OwnedParameters, the_number_of_trainers_changes_between_rounds) {
 }
 
 // Each step of Adam with a constant gradient changes the number by the rate.
-TEST(OwnedParameters, a_snapshot_is_of_one_version_while_another_thread_steps) {
+TEST(OwnedParameters, ASnapshotIsOfOneVersionWhileAnotherThreadSteps) {
   OneNumber one;
   one.owned.register_trainer("a", torch::optim::AdamOptions(1), dist_optim::hogwild);
   one.step("a", 1);
@@ -805,7 +805,7 @@ TEST(OwnedParameters, a_snapshot_is_of_one_version_while_another_thread_steps) {
   EXPECT_TRUE(same);
 }
 
-TEST(OwnedParameters, the_first_trainer_after_all_left_chooses_optimizer_and_mode) {
+TEST(OwnedParameters, TheFirstTrainerAfterAllLeftChoosesOptimizerAndMode) {
   OneNumber one;
   one.join("a", synchronous(3));
   unregister_trainer(one.owned, "a", true);

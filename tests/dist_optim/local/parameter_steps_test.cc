@@ -34,7 +34,7 @@ void expect_refused(rpc::ErrorKind kind, const std::function<void()>& code) {
 }
 
 // One parameter. Every gradient and the rate are 1, so that a step subtracts 1.
-class Host : public testing::Test {
+class ParameterSteps : public testing::Test {
  protected:
   at::Tensor weight = at::zeros({2}, at::kDouble).requires_grad_();
   OwnedParameters owned{std::vector<Parameter>{{"weight", weight}}};
@@ -67,7 +67,7 @@ class Host : public testing::Test {
   }
 };
 
-TEST_F(Host, preparing_changes_nothing_and_committing_steps) {
+TEST_F(ParameterSteps, PreparingChangesNothingAndCommittingSteps) {
   for (StepMode mode : {StepMode(synchronous), bounded_staleness(1), dist_optim::hogwild}) {
     OwnedParameters own{std::vector<Parameter>{{"weight", weight}}};
     own.register_trainer("a", SGDOptions(1), mode);
@@ -85,7 +85,7 @@ TEST_F(Host, preparing_changes_nothing_and_committing_steps) {
   }
 }
 
-TEST_F(Host, the_decision_is_applied_to_the_gradients) {
+TEST_F(ParameterSteps, TheDecisionIsAppliedToTheGradients) {
   join("a", bounded_staleness(0));
   open("a", pass_1);
   const StepPart part = prepare("a", 1, pass_1, 6, {.loss_scale = 2, .clip_norm = 1});
@@ -95,7 +95,7 @@ TEST_F(Host, the_decision_is_applied_to_the_gradients) {
   expect_weight(-1.5);
 }
 
-TEST_F(Host, a_skipped_step_ends_the_pass_and_changes_nothing) {
+TEST_F(ParameterSteps, ASkippedStepEndsThePassAndChangesNothing) {
   join("a", bounded_staleness(0));
   open("a", pass_1);
   EXPECT_TRUE(prepare("a", 1, pass_1, std::numeric_limits<double>::infinity(), {.loss_scale = 2}).nonfinite);
@@ -107,7 +107,7 @@ TEST_F(Host, a_skipped_step_ends_the_pass_and_changes_nothing) {
   expect_weight(0);
 }
 
-TEST_F(Host, an_aborted_pass_may_step_again) {
+TEST_F(ParameterSteps, AnAbortedPassMayStepAgain) {
   join("a", synchronous);
   open("a", pass_1);
   prepare("a", 1, pass_1);
@@ -121,7 +121,7 @@ TEST_F(Host, an_aborted_pass_may_step_again) {
   expect_weight(-1);
 }
 
-TEST_F(Host, a_pass_belongs_to_one_step_and_steps_once) {
+TEST_F(ParameterSteps, APassBelongsToOneStepAndStepsOnce) {
   join("a", bounded_staleness(5));
   open("a", pass_1);
   prepare("a", 1, pass_1);
@@ -134,7 +134,7 @@ TEST_F(Host, a_pass_belongs_to_one_step_and_steps_once) {
   expect_weight(-1);
 }
 
-TEST_F(Host, a_pass_released_during_its_step_is_kept_until_the_step_ends) {
+TEST_F(ParameterSteps, APassReleasedDuringItsStepIsKeptUntilTheStepEnds) {
   join("a", bounded_staleness(0));
   open("a", pass_1);
   prepare("a", 1, pass_1);
@@ -154,7 +154,7 @@ TEST_F(Host, a_pass_released_during_its_step_is_kept_until_the_step_ends) {
 }
 
 // Otherwise the second pass would be too old after the step of the first one, and its step would be refused.
-TEST_F(Host, the_trainers_next_pass_waits_for_a_prepared_step) {
+TEST_F(ParameterSteps, TheTrainersNextPassWaitsForAPreparedStep) {
   for (StepMode mode : {StepMode(synchronous), bounded_staleness(0)}) {
     for (bool give_up : {false, true}) {
       OwnedParameters own{std::vector<Parameter>{{"weight", weight}}};
@@ -182,7 +182,7 @@ TEST_F(Host, the_trainers_next_pass_waits_for_a_prepared_step) {
 }
 
 // A reader delays the step. The pass ends before the step is made.
-TEST_F(Host, a_pass_released_while_its_step_waits_for_readers_is_stepped) {
+TEST_F(ParameterSteps, APassReleasedWhileItsStepWaitsForReadersIsStepped) {
   join("a", bounded_staleness(0));
   open("a", pass_1);
   prepare("a", 1, pass_1);
@@ -208,7 +208,7 @@ TEST_F(Host, a_pass_released_while_its_step_waits_for_readers_is_stepped) {
   expect_weight(-1);
 }
 
-TEST_F(Host, a_prepared_step_ends_with_its_trainer) {
+TEST_F(ParameterSteps, APreparedStepEndsWithItsTrainer) {
   join("a", bounded_staleness(0));
   join("b", bounded_staleness(0));
   open("a", pass_1);
@@ -222,7 +222,7 @@ TEST_F(Host, a_prepared_step_ends_with_its_trainer) {
   expect_weight(0);
 }
 
-TEST_F(Host, a_round_waits_for_commits_and_takes_one_step_a_trainer) {
+TEST_F(ParameterSteps, ARoundWaitsForCommitsAndTakesOneStepATrainer) {
   join("a", synchronous(2));
   join("b", synchronous(2));
   open("a", pass_1);
@@ -238,7 +238,7 @@ TEST_F(Host, a_round_waits_for_commits_and_takes_one_step_a_trainer) {
   expect_weight(-1);
 }
 
-TEST_F(Host, a_death_between_prepare_and_commit_fails_the_commit) {
+TEST_F(ParameterSteps, ADeathBetweenPrepareAndCommitFailsTheCommit) {
   join("a", synchronous(2));
   join("b", synchronous(2));
   open("a", pass_1);
@@ -259,7 +259,7 @@ TEST_F(Host, a_death_between_prepare_and_commit_fails_the_commit) {
 }
 
 // One stream computes the gradient, the step runs on a second one, and a third one reads.
-TEST(HostOnAnAccelerator, a_step_waits_for_its_gradients_on_the_streams_of_the_device) {
+TEST(HostOnAnAccelerator, AStepWaitsForItsGradientsOnTheStreamsOfTheDevice) {
   auto& accelerator = test::FakeAccelerator::install();
   const c10::Device device = accelerator.device(0);
   const auto on = [&](c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, device, id); };
@@ -287,7 +287,7 @@ TEST(HostOnAnAccelerator, a_step_waits_for_its_gradients_on_the_streams_of_the_d
 
 // Two trainers compute their gradients and commit, each on its own stream. A third trainer leaves on a third
 // stream, where the round is closed.
-TEST(HostOnAnAccelerator, a_round_waits_for_the_gradients_of_every_trainer) {
+TEST(HostOnAnAccelerator, ARoundWaitsForTheGradientsOfEveryTrainer) {
   auto& accelerator = test::FakeAccelerator::install();
   const c10::Device device = accelerator.device(0);
   const auto on = [&](c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, device, id); };

@@ -44,14 +44,14 @@ std::string refusal(rpc::ErrorKind kind, const std::function<void()>& code) {
   return "";
 }
 
-TEST(PassKey, is_ordered_hashed_and_printed) {
+TEST(PassKey, IsOrderedHashedAndPrinted) {
   EXPECT_LT((PassKey{1, 9}), (PassKey{2, 0}));
   EXPECT_EQ(to_string(PassKey{0xab, 1}), "00000000000000ab0000000000000001");
   std::unordered_set<PassKey> set{{1, 2}, {1, 2}, {2, 1}};
   EXPECT_EQ(set.size(), 2u);
 }
 
-TEST(PassLedger, stale_0_lets_one_trainer_at_a_time_read) {
+TEST(PassLedger, Stale0LetsOneTrainerAtATimeRead) {
   auto ledger = ledger_of(bounded_staleness(0), {"a", "b", "c"});
   EXPECT_EQ(ledger.admit("a", key(1)), Admission::admitted);
   EXPECT_EQ(ledger.admit("b", key(2)), Admission::waiting);
@@ -68,7 +68,7 @@ TEST(PassLedger, stale_0_lets_one_trainer_at_a_time_read) {
   EXPECT_EQ(ledger.waiting(), 0u);
 }
 
-TEST(PassLedger, other_trainers_are_at_most_k_steps_ahead_of_the_slowest) {
+TEST(PassLedger, OtherTrainersAreAtMostKStepsAheadOfTheSlowest) {
   auto ledger = ledger_of(bounded_staleness(2), {"slow", "fast"});
   ledger.admit("slow", key(0));
   std::uint64_t steps = 0;
@@ -82,7 +82,7 @@ TEST(PassLedger, other_trainers_are_at_most_k_steps_ahead_of_the_slowest) {
   EXPECT_EQ(ledger.admit_waiting(), std::vector{key(3)});
 }
 
-TEST(PassLedger, passes_between_two_steps_of_a_trainer_share_their_first_pin) {
+TEST(PassLedger, PassesBetweenTwoStepsOfATrainerShareTheirFirstPin) {
   auto ledger = ledger_of(bounded_staleness(3), {"a", "b"});
   ledger.admit("a", key(1));
   ledger.admit("b", key(2));
@@ -96,7 +96,7 @@ TEST(PassLedger, passes_between_two_steps_of_a_trainer_share_their_first_pin) {
   EXPECT_EQ(ledger.take_dropped(), std::vector<std::uint64_t>{0});
 }
 
-TEST(PassLedger, a_part_of_a_trainers_passes_steps_only_where_the_bound_holds_for_the_rest) {
+TEST(PassLedger, APartOfATrainersPassesStepsOnlyWhereTheBoundHoldsForTheRest) {
   auto ledger = ledger_of(bounded_staleness(1), {"a", "b"});
   for (int i = 1; i <= 3; ++i) ledger.admit("a", key(static_cast<std::uint64_t>(i)));
   EXPECT_EQ(step(ledger, "a", {key(1)}), 0u);  // the others are then one step old
@@ -106,7 +106,7 @@ TEST(PassLedger, a_part_of_a_trainers_passes_steps_only_where_the_bound_holds_fo
   EXPECT_EQ(step(ledger, "a", {key(2), key(3)}), 1u);
 }
 
-TEST(PassLedger, names_trainers_in_messages) {
+TEST(PassLedger, NamesTrainersInMessages) {
   PassLedger ledger;
   ledger.set_mode(bounded_staleness(1));
   ledger.add_trainer("1f", "alice");
@@ -119,7 +119,7 @@ TEST(PassLedger, names_trainers_in_messages) {
   EXPECT_NE(unread.find("of trainer bob"), std::string::npos) << unread;
 }
 
-TEST(PassLedger, synchronous_passes_never_wait_and_old_ones_cannot_step) {
+TEST(PassLedger, SynchronousPassesNeverWaitAndOldOnesCannotStep) {
   auto ledger = ledger_of(synchronous, {"a", "b"});
   ledger.admit("a", key(1));
   ledger.admit("b", key(2));
@@ -133,7 +133,7 @@ TEST(PassLedger, synchronous_passes_never_wait_and_old_ones_cannot_step) {
   EXPECT_NE(message.find("1 step old"), std::string::npos) << message;
 }
 
-TEST(PassLedger, a_trainer_that_waits_does_not_delay_others) {
+TEST(PassLedger, ATrainerThatWaitsDoesNotDelayOthers) {
   auto ledger = ledger_of(synchronous, {"a", "b"});
   ledger.hold("a");
   EXPECT_EQ(ledger.admit("a", key(1)), Admission::waiting);
@@ -143,7 +143,7 @@ TEST(PassLedger, a_trainer_that_waits_does_not_delay_others) {
   EXPECT_EQ(ledger.admit_waiting(), std::vector{key(1)});
 }
 
-TEST(PassLedger, a_prepared_step_counts_in_addition_to_open_passes) {
+TEST(PassLedger, APreparedStepCountsInAdditionToOpenPasses) {
   auto ledger = ledger_of(bounded_staleness(2), {"a", "b", "c"});
   ledger.admit("a", key(1));
   ledger.admit("a", key(2));
@@ -161,7 +161,7 @@ TEST(PassLedger, a_prepared_step_counts_in_addition_to_open_passes) {
   EXPECT_EQ(ledger.admit_waiting(), std::vector{key(5)});
 }
 
-TEST(PassLedger, an_abandoned_prepared_step_leaves_its_passes_open) {
+TEST(PassLedger, AnAbandonedPreparedStepLeavesItsPassesOpen) {
   auto ledger = ledger_of(bounded_staleness(0), {"a", "b"});
   ledger.admit("a", key(1));
   ledger.prepare_step("a", {key(1)});
@@ -173,7 +173,7 @@ TEST(PassLedger, an_abandoned_prepared_step_leaves_its_passes_open) {
   EXPECT_EQ(ledger.admit_waiting(), std::vector{key(3)});
 }
 
-TEST(PassLedger, refuses_unknown_repeated_and_foreign_passes) {
+TEST(PassLedger, RefusesUnknownRepeatedAndForeignPasses) {
   auto ledger = ledger_of(bounded_staleness(1), {"a", "b"});
   ledger.admit("a", key(1));
   refusal(rpc::ErrorKind::failed_precondition, [&] { ledger.check_step("a", {key(9)}); });
@@ -184,7 +184,7 @@ TEST(PassLedger, refuses_unknown_repeated_and_foreign_passes) {
   refusal(rpc::ErrorKind::failed_precondition, [&] { ledger.check_step("a", {key(1)}); });
 }
 
-TEST(PassLedger, reports_versions_that_others_read_and_versions_without_readers) {
+TEST(PassLedger, ReportsVersionsThatOthersReadAndVersionsWithoutReaders) {
   auto ledger = ledger_of(bounded_staleness(2), {"a", "b"});
   ledger.admit("a", key(1));
   EXPECT_FALSE(ledger.read_by_others({{"a", {key(1)}}}));
@@ -201,7 +201,7 @@ TEST(PassLedger, reports_versions_that_others_read_and_versions_without_readers)
   EXPECT_TRUE(ledger.take_dropped().empty());
 }
 
-TEST(PassLedger, the_end_of_a_trainer_admits_passes_that_waited_for_it) {
+TEST(PassLedger, TheEndOfATrainerAdmitsPassesThatWaitedForIt) {
   auto ledger = ledger_of(bounded_staleness(0), {"a", "b"});
   ledger.admit("a", key(1));
   ledger.admit("b", key(2));
@@ -215,7 +215,7 @@ TEST(PassLedger, the_end_of_a_trainer_admits_passes_that_waited_for_it) {
   EXPECT_EQ(ledger.open(), 2u);
 }
 
-TEST(PassLedger, passes_without_an_optimizer_pin_but_never_wait_nor_count) {
+TEST(PassLedger, PassesWithoutAnOptimizerPinButNeverWaitNorCount) {
   auto ledger = ledger_of(bounded_staleness(0), {"a"});
   ledger.admit("a", key(1));
   EXPECT_EQ(ledger.admit("visitor", key(2)), Admission::admitted);
@@ -225,7 +225,7 @@ TEST(PassLedger, passes_without_an_optimizer_pin_but_never_wait_nor_count) {
   EXPECT_EQ(ledger.admit("a", key(3)), Admission::admitted);
 }
 
-TEST(PassLedger, a_pass_may_name_a_version_that_another_one_keeps) {
+TEST(PassLedger, APassMayNameAVersionThatAnotherOneKeeps) {
   auto ledger = ledger_of(bounded_staleness(3), {"a", "b"});
   ledger.admit("a", key(1));
   step(ledger, "a", {key(1)});
@@ -251,7 +251,7 @@ TEST(PassLedger, a_pass_may_name_a_version_that_another_one_keeps) {
   EXPECT_EQ(ledger.take_dropped(), (std::vector<std::uint64_t>{1}));
 }
 
-TEST(PassLedger, a_version_that_would_break_the_bound_is_refused) {
+TEST(PassLedger, AVersionThatWouldBreakTheBoundIsRefused) {
   auto ledger = ledger_of(bounded_staleness(1), {"a", "b"});
   ledger.admit("a", key(1));
   ledger.admit("b", key(2));
@@ -267,7 +267,7 @@ TEST(PassLedger, a_version_that_would_break_the_bound_is_refused) {
   EXPECT_EQ(step(ledger, "a", {key(1)}), 1U);
 }
 
-TEST(PassLedger, only_the_newest_version_may_be_named_in_synchronous_mode_and_none_in_free) {
+TEST(PassLedger, OnlyTheNewestVersionMayBeNamedInSynchronousModeAndNoneInFree) {
   auto ledger = ledger_of(synchronous, {"a", "b"});
   ledger.admit("a", key(1));
   step(ledger, "b", {});
@@ -420,11 +420,11 @@ class StaleBound : public testing::Test {
   }
 };
 
-TEST_F(StaleBound, holds_for_a_thousand_random_runs) {
+TEST_F(StaleBound, HoldsForAThousandRandomRuns) {
   for (unsigned seed = 0; seed < 1000 && !HasFailure(); ++seed) run(seed);
 }
 
-TEST(PassLedger, passes_are_adopted_by_the_trainer_that_attaches_later) {
+TEST(PassLedger, PassesAreAdoptedByTheTrainerThatAttachesLater) {
   auto ledger = ledger_of(synchronous, {"a"});
   ledger.admit("unknown", key(1));
   ledger.admit("other", key(2));

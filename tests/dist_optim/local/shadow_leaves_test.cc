@@ -94,7 +94,7 @@ std::vector<Case> all_cases() {
 
 // The oracle is LibTorch's own optimizer on a copy of the parameters. Some steps have no gradient for a
 // parameter.
-TEST(ShadowLeaves, step_like_libtorchs_optimizers) {
+TEST(ShadowLeaves, StepLikeLibtorchsOptimizers) {
   for (const Case& test : all_cases()) {
     SCOPED_TRACE(to_string(test.spec));
     auto parameters = some_parameters(), expected = copies(parameters);
@@ -118,7 +118,7 @@ TEST(ShadowLeaves, step_like_libtorchs_optimizers) {
   }
 }
 
-TEST(ShadowLeaves, change_neither_version_counter_nor_grad) {
+TEST(ShadowLeaves, ChangeNeitherVersionCounterNorGrad) {
   auto parameters = some_parameters();
   parameters[0].tensor.mutable_grad() = torch::ones_like(parameters[0].tensor);
   auto before = copies(parameters);
@@ -130,7 +130,7 @@ TEST(ShadowLeaves, change_neither_version_counter_nor_grad) {
   EXPECT_FALSE(torch::equal(parameters[0].tensor, before[0].tensor)) << "the storage is shared";
 }
 
-TEST(ShadowLeaves, keep_a_gradient_for_one_step_only) {
+TEST(ShadowLeaves, KeepAGradientForOneStepOnly) {
   auto parameters = some_parameters();
   ShadowLeaves leaves(parameters, SGDOptions(0.1));
   leaves.step(random_gradients(parameters));
@@ -139,7 +139,7 @@ TEST(ShadowLeaves, keep_a_gradient_for_one_step_only) {
   expect_equal(parameters, before);
 }
 
-TEST(ShadowLeaves, accept_gradients_that_have_a_graph) {
+TEST(ShadowLeaves, AcceptGradientsThatHaveAGraph) {
   auto parameters = some_parameters();
   ShadowLeaves leaves(parameters, SGDOptions(0.1).momentum(0.9));
   auto gradient = torch::ones_like(parameters[1].tensor).requires_grad_() * 2;
@@ -148,7 +148,7 @@ TEST(ShadowLeaves, accept_gradients_that_have_a_graph) {
   EXPECT_TRUE(gradient.requires_grad());
 }
 
-TEST(ShadowLeaves, refuse_mismatched_gradients_and_apply_nothing) {
+TEST(ShadowLeaves, RefuseMismatchedGradientsAndApplyNothing) {
   auto parameters = some_parameters();
   auto before = copies(parameters);
   ShadowLeaves leaves(parameters, AdamOptions(0.1));
@@ -169,7 +169,7 @@ TEST(ShadowLeaves, refuse_mismatched_gradients_and_apply_nothing) {
   expect_equal(parameters, before);
 }
 
-TEST(ShadowLeaves, accept_sparse_gradients_where_libtorch_does) {
+TEST(ShadowLeaves, AcceptSparseGradientsWhereLibtorchDoes) {
   auto sparse = [] {
     return torch::sparse_coo_tensor(torch::tensor({{0, 2, 0}}), torch::randn({3, 3}, at::kDouble), {4, 3});
   };
@@ -203,7 +203,7 @@ TEST(ShadowLeaves, accept_sparse_gradients_where_libtorch_does) {
   }
 }
 
-TEST(ShadowLeaves, refuse_to_mix_sparse_and_dense_in_one_momentum) {
+TEST(ShadowLeaves, RefuseToMixSparseAndDenseInOneMomentum) {
   auto parameters = some_parameters();
   ShadowLeaves leaves(parameters, SGDOptions(0.1).momentum(0.9));
   leaves.step(random_gradients(parameters));
@@ -214,7 +214,7 @@ TEST(ShadowLeaves, refuse_to_mix_sparse_and_dense_in_one_momentum) {
   expect_equal(parameters, before);
 }
 
-TEST(ShadowLeaves, keep_their_state_when_they_move) {
+TEST(ShadowLeaves, KeepTheirStateWhenTheyMove) {
   for (const Case& test : all_cases()) {
     SCOPED_TRACE(to_string(test.spec));
     auto parameters = some_parameters(), expected = copies(parameters);
@@ -233,7 +233,7 @@ TEST(ShadowLeaves, keep_their_state_when_they_move) {
   }
 }
 
-TEST(ShadowLeaves, save_and_load_their_state) {
+TEST(ShadowLeaves, SaveAndLoadTheirState) {
   for (const Case& test : all_cases()) {
     SCOPED_TRACE(to_string(test.spec));
     auto parameters = some_parameters();
@@ -257,7 +257,7 @@ TEST(ShadowLeaves, save_and_load_their_state) {
   }
 }
 
-TEST(ShadowLeaves, refuse_the_state_of_others_and_keep_their_own) {
+TEST(ShadowLeaves, RefuseTheStateOfOthersAndKeepTheirOwn) {
   auto parameters = some_parameters(), expected = copies(parameters);
   ShadowLeaves leaves(parameters, AdamOptions(0.1)), reference(expected, AdamOptions(0.1));
   auto step_both = [&] {
@@ -282,7 +282,7 @@ TEST(ShadowLeaves, refuse_the_state_of_others_and_keep_their_own) {
   expect_equal(parameters, expected);
 }
 
-TEST(ShadowLeaves, change_their_learning_rate) {
+TEST(ShadowLeaves, ChangeTheirLearningRate) {
   auto parameters = some_parameters(), before = copies(parameters);
   ShadowLeaves leaves(parameters, SGDOptions(0.1));
   leaves.set_learning_rate(0);
@@ -299,7 +299,7 @@ struct Tied : torch::nn::Module {
   at::Tensor frozen = register_parameter("frozen", torch::zeros({2}), /*requires_grad=*/false);
 };
 
-TEST(Parameters, of_a_module_are_listed_once_and_by_name) {
+TEST(Parameters, OfAModuleAreListedOnceAndByName) {
   Tied module;
   auto parameters = parameters_of(module);
   ASSERT_EQ(parameters.size(), 2u);
@@ -307,7 +307,7 @@ TEST(Parameters, of_a_module_are_listed_once_and_by_name) {
   EXPECT_EQ(parameters[1].name, "one.bias");
 }
 
-TEST(Parameters, that_are_no_leaves_or_share_elements_are_refused) {
+TEST(Parameters, ThatAreNoLeavesOrShareElementsAreRefused) {
   auto leaf = torch::zeros({4}).requires_grad_();
   check_parameters({{"a", leaf}});
   EXPECT_NE(refusal([&] { check_parameters({{"a", leaf}, {"b", leaf}}); }).find("a and b"),
@@ -320,7 +320,7 @@ TEST(Parameters, that_are_no_leaves_or_share_elements_are_refused) {
   refusal([&] { check_parameters({{"a", at::Tensor()}}); });
 }
 
-TEST(Gradients, are_summed_without_touching_the_addends) {
+TEST(Gradients, AreSummedWithoutTouchingTheAddends) {
   auto dense = torch::ones({2, 2}), other = torch::ones({2, 2});
   Gradients sum;
   add_gradients(sum, {{0, dense}, {1, dense.to_sparse()}, {2, at::Tensor()}});

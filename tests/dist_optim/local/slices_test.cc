@@ -111,7 +111,7 @@ struct Rank {
   std::int64_t begin, end;
 };
 
-TEST(Slices, that_step_separately_equal_libtorchs_optimizer_over_the_whole) {
+TEST(Slices, ThatStepSeparatelyEqualLibtorchsOptimizerOverTheWhole) {
   for (const Case& test : all_cases()) {
     SCOPED_TRACE(to_string(test.spec));
     Mlp whole;
@@ -137,7 +137,7 @@ TEST(Slices, that_step_separately_equal_libtorchs_optimizer_over_the_whole) {
   }
 }
 
-TEST(Slices, continue_with_the_state_of_other_slices) {
+TEST(Slices, ContinueWithTheStateOfOtherSlices) {
   for (const Case& test : all_cases()) {
     SCOPED_TRACE(to_string(test.spec));
     Bucket bucket, other;
@@ -169,7 +169,7 @@ TEST(Slices, continue_with_the_state_of_other_slices) {
   }
 }
 
-TEST(Slices, are_in_the_parameter_group_of_their_parameter) {
+TEST(Slices, AreInTheParameterGroupOfTheirParameter) {
   const at::Tensor flat = at::zeros({4});
   const auto spec =
       OptimizerSpec(SGDOptions(1)).with_group("bucket", {{"lr", 3}}).with_group("buck", {{"lr", 5}});
@@ -178,7 +178,7 @@ TEST(Slices, are_in_the_parameter_group_of_their_parameter) {
   EXPECT_TRUE(torch::equal(flat, at::tensor({0.F, -3.F, -3.F, 0.F})));
 }
 
-TEST(Slices, are_refused_by_optimizers_that_step_rows) {
+TEST(Slices, AreRefusedByOptimizersThatStepRows) {
   const Parameter slice = slice_of({"rows", at::zeros({4, 2})}, 0, 3);
   for (const OptimizerSpec& spec :
        {OptimizerSpec(SparseAdamOptions(0.1)), OptimizerSpec(RowwiseAdagradOptions(0.1))}) {
@@ -189,7 +189,7 @@ TEST(Slices, are_refused_by_optimizers_that_step_rows) {
   }
 }
 
-TEST(Slices, that_do_not_exist_are_refused) {
+TEST(Slices, ThatDoNotExistAreRefused) {
   const Parameter whole{"p", at::zeros({4, 2})};
   EXPECT_NE(refusal([&] { slice_of(whole, 3, 9); }).find("p[3:9]"), std::string::npos);
   refusal([&] { slice_of(whole, -1, 2); });
@@ -202,7 +202,7 @@ TEST(Slices, that_do_not_exist_are_refused) {
             std::string::npos);
 }
 
-TEST(Slices, refuse_inconsistent_states) {
+TEST(Slices, RefuseInconsistentStates) {
   Bucket bucket;
   const OptimizerSpec spec = AdamOptions(0.1);
   Rank a(bucket, spec, 0, 50), b(bucket, spec, 50, 100);

@@ -57,7 +57,7 @@ void adam_row(at::Tensor p, at::Tensor m, at::Tensor v, const at::Tensor& g, int
 
 const SparseAdamOptions adam_options = SparseAdamOptions(0.1).beta1(0.9).beta2(0.99).eps(1e-6);
 
-TEST(SparseAdam, touches_only_the_rows_of_a_gradient) {
+TEST(SparseAdam, TouchesOnlyTheRowsOfAGradient) {
   Case one(adam_options);
   at::Tensor m = at::zeros({rows, width}, at::kDouble), v = m.clone();
   for (int t = 1; t <= 8; ++t) {
@@ -68,7 +68,7 @@ TEST(SparseAdam, touches_only_the_rows_of_a_gradient) {
   }
 }
 
-TEST(SparseAdam, a_dense_gradient_is_one_of_every_row_and_an_empty_one_counts) {
+TEST(SparseAdam, ADenseGradientIsOneOfEveryRowAndAnEmptyOneCounts) {
   Case one(adam_options);
   at::Tensor m = at::zeros({rows, width}, at::kDouble), v = m.clone();
   one.leaves.step({{0, torch::sparse_coo_tensor(at::empty({1, 0}, at::kLong),
@@ -82,7 +82,7 @@ TEST(SparseAdam, a_dense_gradient_is_one_of_every_row_and_an_empty_one_counts) {
   }
 }
 
-TEST(RowwiseAdagrad, keeps_one_accumulator_per_row) {
+TEST(RowwiseAdagrad, KeepsOneAccumulatorPerRow) {
   Case one(RowwiseAdagradOptions(0.1).eps(1e-6).initial_accumulator_value(0.5));
   at::Tensor sum = at::full({rows}, 0.5, at::kDouble);
   for (int t = 1; t <= 8; ++t) {
@@ -99,7 +99,7 @@ TEST(RowwiseAdagrad, keeps_one_accumulator_per_row) {
   }
 }
 
-TEST(RowwiseAdagrad, a_vector_has_one_accumulator_per_element) {
+TEST(RowwiseAdagrad, AVectorHasOneAccumulatorPerElement) {
   at::Tensor bias = numbers({4}, 1).requires_grad_();
   ShadowLeaves leaves({{"bias", bias}}, RowwiseAdagradOptions(0.1));
   const at::Tensor before = bias.detach().clone(), g = numbers({4}, 2);
@@ -108,7 +108,7 @@ TEST(RowwiseAdagrad, a_vector_has_one_accumulator_per_element) {
 }
 
 // An embedding updates single floats. SparseAdam updates whole tensors.
-TEST(RowUpdate, gives_single_floats_what_it_gives_tensors) {
+TEST(RowUpdate, GivesSingleFloatsWhatItGivesTensors) {
   using Float = AdamStep<float>;
   using Double = AdamStep<double>;
   for (const bool corrected : {false, true}) {
@@ -130,7 +130,7 @@ TEST(RowUpdate, gives_single_floats_what_it_gives_tensors) {
   EXPECT_NEAR(adagrad_rate(at::full({}, 4, at::kDouble), 0.5, 1.0).item<double>(), 0.5 / 3, 1e-15);
 }
 
-TEST(SparseOptimizers, refuse_options_that_they_do_not_have) {
+TEST(SparseOptimizers, RefuseOptionsThatTheyDoNotHave) {
   OptimizerSpec spec = adam_options;
   spec.options["weight_decay"] = 0.1;
   EXPECT_THROW(spec.make({}), rpc::Error);
@@ -139,7 +139,7 @@ TEST(SparseOptimizers, refuse_options_that_they_do_not_have) {
 }
 
 // The optimizer that continues and the one that loads its state compute the same values.
-TEST(SparseOptimizers, state_is_saved_and_restored) {
+TEST(SparseOptimizers, StateIsSavedAndRestored) {
   for (const OptimizerSpec& spec : {OptimizerSpec(adam_options), OptimizerSpec(RowwiseAdagradOptions(0.1))}) {
     Case one(spec);
     for (int t = 1; t <= 3; ++t) one.leaves.step({{0, step_number(t).sparse}});

@@ -84,7 +84,7 @@ std::vector<OptimizerSpec> all_specs() {
 }
 
 // The oracle is one step with all gradients, which the tests of ShadowLeaves compare with LibTorch's.
-TEST(StepOne, of_each_parameter_equals_one_step_of_all) {
+TEST(StepOne, OfEachParameterEqualsOneStepOfAll) {
   for (const OptimizerSpec& spec : all_specs()) {
     SCOPED_TRACE(to_string(spec));
     Model whole(spec), parts(spec);
@@ -107,7 +107,7 @@ TEST(StepOne, of_each_parameter_equals_one_step_of_all) {
   }
 }
 
-TEST(StepOne, changes_that_parameter_alone_and_keeps_no_gradient) {
+TEST(StepOne, ChangesThatParameterAloneAndKeepsNoGradient) {
   Model model(SGDOptions(0.1)), before(SGDOptions(0.1));
   model.leaves.step_one(1, gradients(0)[1]);
   for (std::size_t i = 0; i < shapes.size(); ++i)
@@ -118,7 +118,7 @@ TEST(StepOne, changes_that_parameter_alone_and_keeps_no_gradient) {
   expect_equal(model, before);
 }
 
-TEST(StepOne, with_an_undefined_gradient_does_not_change_the_parameter) {
+TEST(StepOne, WithAnUndefinedGradientDoesNotChangeTheParameter) {
   Model model(AdamOptions(0.1)), before(AdamOptions(0.1));
   model.leaves.step_one(0, {});
   refusal(rpc::ErrorKind::failed_precondition, [&] { model.leaves.step_one(0, gradients(0)[0]); });
@@ -127,7 +127,7 @@ TEST(StepOne, with_an_undefined_gradient_does_not_change_the_parameter) {
   EXPECT_TRUE(model.leaves.state().tensors.empty());
 }
 
-TEST(StepOne, refuses_a_second_step_in_a_round_and_mismatched_gradients) {
+TEST(StepOne, RefusesASecondStepInARoundAndMismatchedGradients) {
   Model model(AdamOptions(0.1)), expected(AdamOptions(0.1));
   model.leaves.step_one(1, gradients(0)[1]);
   const auto twice =
@@ -148,7 +148,7 @@ TEST(StepOne, refuses_a_second_step_in_a_round_and_mismatched_gradients) {
   expect_equal(model, expected);
 }
 
-TEST(StepOne, keeps_rates_states_and_storages_until_the_round_ends) {
+TEST(StepOne, KeepsRatesStatesAndStoragesUntilTheRoundEnds) {
   Model model(AdamOptions(0.1));
   const OptimizerState state = model.leaves.state();
   model.leaves.step_one(0, gradients(0)[0]);

@@ -13,7 +13,7 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 using Action = StepDecision::Action;
 
-TEST(StepOptions, refuse_invalid_values) {
+TEST(StepOptions, RefuseInvalidValues) {
   for (const StepOptions& options : std::vector<StepOptions>{{.loss_scale = 0},
                                                              {.loss_scale = infinity},
                                                              {.clip_value = -1},
@@ -25,7 +25,7 @@ TEST(StepOptions, refuse_invalid_values) {
   StepOptions{.loss_scale = 2, .clip_norm = 1, .norm_type = infinity}.check();
 }
 
-TEST(StepOptions, norms_combine_as_one_norm_over_all) {
+TEST(StepOptions, NormsCombineAsOneNormOverAll) {
   EXPECT_DOUBLE_EQ(combine_norms({3, 4}, 2), 5);
   EXPECT_DOUBLE_EQ(combine_norms({3, 4}, 1), 7);
   EXPECT_DOUBLE_EQ(combine_norms({3, 4}, infinity), 4);
@@ -36,7 +36,7 @@ TEST(StepOptions, norms_combine_as_one_norm_over_all) {
   EXPECT_TRUE(std::isnan(combine_norms({1, std::nan(""), infinity}, 2)));
 }
 
-TEST(StepOptions, the_decision_follows_from_all_parts) {
+TEST(StepOptions, TheDecisionFollowsFromAllParts) {
   // without a loss scale, infinite gradients are not checked
   EXPECT_EQ(decide({{true, 1}}, {}).action, Action::apply);
   EXPECT_EQ(decide({{false, 1}, {true, 1}}, {.loss_scale = 2}).action, Action::skip);
@@ -50,7 +50,7 @@ TEST(StepOptions, the_decision_follows_from_all_parts) {
             Action::give_up);
 }
 
-TEST(StepOptions, a_pass_whose_backward_is_unknown_needs_a_gradient) {
+TEST(StepOptions, APassWhoseBackwardIsUnknownNeedsAGradient) {
   const StepPart none{.none = true}, first{.found = {0}}, second{.found = {1}};
   EXPECT_EQ(decide({none, none}, {}).action, Action::skip);
   EXPECT_EQ(decide({none, none}, {}, 1).action, Action::give_up);
@@ -60,7 +60,7 @@ TEST(StepOptions, a_pass_whose_backward_is_unknown_needs_a_gradient) {
   EXPECT_EQ(decision.missing, std::vector<std::uint32_t>{1});
 }
 
-TEST(StepOptions, sparse_gradients_count_an_index_once) {
+TEST(StepOptions, SparseGradientsCountAnIndexOnce) {
   // Row 1 occurs twice: 3 and 4 have the sum 7.
   const at::Tensor sparse =
       torch::sparse_coo_tensor(at::tensor({1, 1, 2}, at::kLong).unsqueeze(0),

@@ -26,7 +26,7 @@ void close(StepRound& round, std::initializer_list<const char*> trainers) {
   for (const char* trainer : trainers) round.finish(trainer);
 }
 
-TEST(StepRound, waits_for_every_trainer_that_is_registered_when_it_closes) {
+TEST(StepRound, WaitsForEveryTrainerThatIsRegisteredWhenItCloses) {
   StepRound round(0);
   EXPECT_FALSE(round.complete());
   round.join("a");
@@ -44,7 +44,7 @@ TEST(StepRound, waits_for_every_trainer_that_is_registered_when_it_closes) {
   EXPECT_FALSE(round.complete());
 }
 
-TEST(StepRound, names_trainers_in_messages) {
+TEST(StepRound, NamesTrainersInMessages) {
   StepRound round(2);
   round.join("1f", "alice");
   round.join("2e", "bob");
@@ -59,7 +59,7 @@ TEST(StepRound, names_trainers_in_messages) {
   EXPECT_NE(died.find("trainer bob died"), std::string::npos) << died;
 }
 
-TEST(StepRound, waits_for_the_number_of_trainers) {
+TEST(StepRound, WaitsForTheNumberOfTrainers) {
   StepRound round(2);
   round.join("a");
   round.arrive("a");
@@ -74,7 +74,7 @@ TEST(StepRound, waits_for_the_number_of_trainers) {
   EXPECT_TRUE(round.complete());
 }
 
-TEST(StepRound, continues_without_a_trainer_that_left) {
+TEST(StepRound, ContinuesWithoutATrainerThatLeft) {
   for (std::size_t seats : {0, 3}) {
     StepRound round(seats);
     for (const char* name : {"a", "b", "c"}) round.join(name);
@@ -89,7 +89,7 @@ TEST(StepRound, continues_without_a_trainer_that_left) {
   }
 }
 
-TEST(StepRound, a_new_trainer_takes_the_seat_of_one_that_left) {
+TEST(StepRound, ANewTrainerTakesTheSeatOfOneThatLeft) {
   StepRound round(2);
   round.join("a");
   round.join("b");
@@ -102,7 +102,7 @@ TEST(StepRound, a_new_trainer_takes_the_seat_of_one_that_left) {
   refusal(rpc::ErrorKind::invalid_argument, [&] { round.join("d"); });
 }
 
-TEST(StepRound, does_not_end_with_a_trainer_that_left_while_others_work) {
+TEST(StepRound, DoesNotEndWithATrainerThatLeftWhileOthersWork) {
   StepRound round(2);
   round.join("a");
   round.join("b");
@@ -113,7 +113,7 @@ TEST(StepRound, does_not_end_with_a_trainer_that_left_while_others_work) {
   EXPECT_TRUE(round.complete());
 }
 
-TEST(StepRound, a_death_fails_the_round_once_for_each_survivor) {
+TEST(StepRound, ADeathFailsTheRoundOnceForEachSurvivor) {
   StepRound round(0);
   for (const char* name : {"a", "b", "c"}) round.join(name);
   round.arrive("a");
@@ -126,7 +126,7 @@ TEST(StepRound, a_death_fails_the_round_once_for_each_survivor) {
   EXPECT_TRUE(round.complete());
 }
 
-TEST(StepRound, an_empty_seat_of_the_dead_fails_every_step_until_it_is_taken) {
+TEST(StepRound, AnEmptySeatOfTheDeadFailsEveryStepUntilItIsTaken) {
   StepRound round(2);
   round.join("a");
   round.join("b");
@@ -140,7 +140,7 @@ TEST(StepRound, an_empty_seat_of_the_dead_fails_every_step_until_it_is_taken) {
   EXPECT_TRUE(round.complete());
 }
 
-TEST(StepRound, a_trainer_that_arrives_while_a_round_is_closed_is_in_the_next) {
+TEST(StepRound, ATrainerThatArrivesWhileARoundIsClosedIsInTheNext) {
   StepRound round(0);
   round.join("a");
   round.join("b");

@@ -36,7 +36,7 @@ void wait_in_line(const VersionGate& gate, std::size_t threads) {
   while (gate.waiting() < threads) std::this_thread::yield();
 }
 
-TEST(VersionGate, readers_of_the_loaded_version_enter_concurrently) {
+TEST(VersionGate, ReadersOfTheLoadedVersionEnterConcurrently) {
   VersionGate gate(7, [](auto) { FAIL() << "no other version was asked for"; });
   std::barrier both(2);
   auto reader = [&] {
@@ -47,7 +47,7 @@ TEST(VersionGate, readers_of_the_loaded_version_enter_concurrently) {
   std::jthread first(reader), second(reader);
 }
 
-TEST(VersionGate, another_version_is_loaded_when_no_thread_is_inside) {
+TEST(VersionGate, AnotherVersionIsLoadedWhenNoThreadIsInside) {
   Tensors tensors{1};
   VersionGate gate(1, [&](auto version) { tensors.value = version; });
   gate.enter(1);
@@ -66,7 +66,7 @@ TEST(VersionGate, another_version_is_loaded_when_no_thread_is_inside) {
   EXPECT_EQ(gate.loads(), 1u);
 }
 
-TEST(VersionGate, an_exclusive_section_excludes_all_other_threads) {
+TEST(VersionGate, AnExclusiveSectionExcludesAllOtherThreads) {
   Tensors tensors{0};
   VersionGate gate(0, [&](auto version) { tensors.value = version; });
   std::vector<std::string> order;  // guarded by the gate itself
@@ -100,7 +100,7 @@ TEST(VersionGate, an_exclusive_section_excludes_all_other_threads) {
   EXPECT_EQ(order, (std::vector<std::string>{"writer", "reader of 0", "reader of 1"}));
 }
 
-TEST(VersionGate, all_threads_that_wait_for_a_version_enter_when_it_is_loaded) {
+TEST(VersionGate, AllThreadsThatWaitForAVersionEnterWhenItIsLoaded) {
   VersionGate gate(0, [](auto) {});
   gate.enter(0);
   std::barrier both(2);
@@ -119,7 +119,7 @@ TEST(VersionGate, all_threads_that_wait_for_a_version_enter_when_it_is_loaded) {
   EXPECT_EQ(gate.loads(), 2u);
 }
 
-TEST(VersionGate, an_exclusive_section_creates_the_newest_version) {
+TEST(VersionGate, AnExclusiveSectionCreatesTheNewestVersion) {
   Tensors tensors{0};
   VersionGate gate(0, [&](auto version) { tensors.value = version; });
   gate.exclusive([&]() -> std::optional<std::uint64_t> {
@@ -142,7 +142,7 @@ TEST(VersionGate, an_exclusive_section_creates_the_newest_version) {
   EXPECT_EQ(tensors.value, 1u);
 }
 
-TEST(VersionGate, a_section_that_throws_leaves_the_gate_usable) {
+TEST(VersionGate, ASectionThatThrowsLeavesTheGateUsable) {
   VersionGate gate(0, [](auto) {});
   EXPECT_THROW(gate.exclusive([]() -> std::optional<std::uint64_t> { throw std::runtime_error("no"); }),
                std::runtime_error);
@@ -150,7 +150,7 @@ TEST(VersionGate, a_section_that_throws_leaves_the_gate_usable) {
   gate.leave();
 }
 
-TEST(VersionGate, a_thread_that_is_inside_may_enter_again_but_not_wait_for_itself) {
+TEST(VersionGate, AThreadThatIsInsideMayEnterAgainButNotWaitForItself) {
   VersionGate gate(0, [](auto) {});
   gate.enter(0);
   std::jthread writer([&] { gate.exclusive([]() -> std::optional<std::uint64_t> { return 1; }); });
@@ -173,7 +173,7 @@ TEST(VersionGate, a_thread_that_is_inside_may_enter_again_but_not_wait_for_itsel
   });
 }
 
-TEST(VersionGate, many_threads_each_read_their_version) {
+TEST(VersionGate, ManyThreadsEachReadTheirVersion) {
   Tensors tensors{0};
   VersionGate gate(0, [&](auto version) { tensors.value = version; });
   std::atomic<std::uint64_t> newest{0};

@@ -123,7 +123,7 @@ struct Stage {
 
 // PipeDream's 1F1B with three microbatches in flight: each microbatch steps alone, and its backward reads the
 // version of its forward.
-TEST(WeightStashing, a_microbatch_reads_one_version_in_forward_and_backward) {
+TEST(WeightStashing, AMicrobatchReadsOneVersionInForwardAndBackward) {
   Stage stage(bounded_staleness(2));
   for (int i = 0; i < 3; ++i) stage.forward(i);
   for (int i = 0; i < 8; ++i) {
@@ -137,7 +137,7 @@ TEST(WeightStashing, a_microbatch_reads_one_version_in_forward_and_backward) {
 
 // PipeDream-2BW with two microbatches per batch: all microbatches of a batch read the version of the previous
 // batch, although the previous batch steps between their forwards.
-TEST(WeightStashing, the_microbatches_of_a_batch_read_the_same_version) {
+TEST(WeightStashing, TheMicrobatchesOfABatchReadTheSameVersion) {
   Stage stage(bounded_staleness(1));
   stage.forward(0, 0);
   stage.forward(1, 0);
@@ -154,7 +154,7 @@ TEST(WeightStashing, the_microbatches_of_a_batch_read_the_same_version) {
   EXPECT_EQ(stage.owned.stats().staleness, (std::map<std::uint64_t, std::uint64_t>{{0, 1}, {1, 5}}));
 }
 
-TEST(WeightStashing, a_version_that_is_not_kept_is_refused) {
+TEST(WeightStashing, AVersionThatIsNotKeptIsRefused) {
   Stage stage(bounded_staleness(3));
   stage.forward(0);
   stage.forward(1);
@@ -176,7 +176,7 @@ TEST(WeightStashing, a_version_that_is_not_kept_is_refused) {
   stage.backward(3, 2);
 }
 
-TEST(WeightStashing, a_pass_keeps_the_version_that_it_has) {
+TEST(WeightStashing, APassKeepsTheVersionThatItHas) {
   Stage stage(bounded_staleness(3));
   stage.forward(0);
   stage.forward(1);
@@ -189,7 +189,7 @@ TEST(WeightStashing, a_pass_keeps_the_version_that_it_has) {
   stage.backward(1, 0);
 }
 
-TEST(WeightStashing, rows_of_an_embedding_keep_no_versions) {
+TEST(WeightStashing, RowsOfAnEmbeddingKeepNoVersions) {
   OwnedParameters rows([](const OptimizerSpec&) { return std::unique_ptr<StepTarget>(); });
   std::exception_ptr error;
   rows.admit("driver", pass_of(0), [&](const std::exception_ptr& refused) { error = refused; }, 0);

@@ -57,7 +57,7 @@ class CredentialsTest : public ::testing::Test {
   const CredentialOptions good_ = authority_.credentials("server");
 };
 
-TEST_F(CredentialsTest, describe_and_expiry) {
+TEST_F(CredentialsTest, DescribeAndExpiry) {
   auto options = good_;
   const auto before = std::chrono::system_clock::now();
   const Credentials certificate(options);
@@ -76,7 +76,7 @@ TEST_F(CredentialsTest, describe_and_expiry) {
   EXPECT_EQ(secret.describe().find(secret_bytes), std::string::npos);
 }
 
-TEST_F(CredentialsTest, from_files) {
+TEST_F(CredentialsTest, FromFiles) {
   const Credentials files({.certificate_file = file("cert.pem", good_.certificate_pem, 0644),
                            .key_file = file("key.pem", good_.key_pem),
                            .trust_file = file("trust.pem", good_.trust_pem, 0644)});
@@ -93,7 +93,7 @@ TEST_F(CredentialsTest, from_files) {
   EXPECT_FALSE(meet(bytes, other));  // one line break is left out, no more
 }
 
-TEST_F(CredentialsTest, a_file_of_secrets) {
+TEST_F(CredentialsTest, AFileOfSecrets) {
   const Credentials job(secret_options("job", "0123456789abcdef")), old(secret_options("old", secret_bytes));
   const Credentials bare({.secret_file = file("one", "0123456789abcdef\n")});
   EXPECT_EQ(bare.describe(), "secret 'job'");
@@ -116,7 +116,7 @@ TEST_F(CredentialsTest, a_file_of_secrets) {
   EXPECT_NE(refused("tooshort").find("has 8 bytes, expected at least 16 random bytes"), std::string::npos);
 }
 
-TEST_F(CredentialsTest, missing_options_are_named) {
+TEST_F(CredentialsTest, MissingOptionsAreNamed) {
   EXPECT_EQ(why({}), "credentials without a certificate and without a secret");
   auto options = good_;
   options.key_pem.clear();
@@ -153,7 +153,7 @@ TEST_F(CredentialsTest, missing_options_are_named) {
             std::string::npos);
 }
 
-TEST_F(CredentialsTest, files_that_others_can_open_are_refused) {
+TEST_F(CredentialsTest, FilesThatOthersCanOpenAreRefused) {
   auto options = good_;
   options.key_pem.clear();
   options.key_file = file("key.pem", good_.key_pem, 0604);
@@ -168,7 +168,7 @@ TEST_F(CredentialsTest, files_that_others_can_open_are_refused) {
             std::string::npos);
 }
 
-TEST_F(CredentialsTest, invalid_certificates_are_refused) {
+TEST_F(CredentialsTest, InvalidCertificatesAreRefused) {
   const auto refused = [&](TestAuthority::Request request) {
     return why(authority_.credentials_for(request));
   };
@@ -211,13 +211,13 @@ TEST_F(CredentialsTest, invalid_certificates_are_refused) {
   EXPECT_NE(why(options).find("trust_pem: a certificate in it cannot be read"), std::string::npos);
 }
 
-TEST_F(CredentialsTest, an_encrypted_key_is_refused_without_a_prompt) {
+TEST_F(CredentialsTest, AnEncryptedKeyIsRefusedWithoutAPrompt) {
   auto options = good_;
   options.key_pem = encrypted_key;
   EXPECT_EQ(why(options), "credentials: key_pem: the key is encrypted, expected one without a password");
 }
 
-TEST_F(CredentialsTest, invalid_secrets_are_refused) {
+TEST_F(CredentialsTest, InvalidSecretsAreRefused) {
   EXPECT_EQ(why(secret_options("job7", "fifteen bytes..")),
             "credentials: secret 'job7': the secret 'job7' has 15 bytes, expected at least 16 random "
             "bytes");
@@ -232,7 +232,7 @@ TEST_F(CredentialsTest, invalid_secrets_are_refused) {
 
 // --- Reloading ---
 
-TEST_F(CredentialsTest, reload_reads_the_current_contents_of_the_files) {
+TEST_F(CredentialsTest, ReloadReadsTheCurrentContentsOfTheFiles) {
   const TestAuthority next("the next authority");
   const auto fresh = next.credentials("server");
   const CredentialOptions options{.certificate_file = file("cert.pem", good_.certificate_pem),
@@ -262,7 +262,7 @@ TEST_F(CredentialsTest, reload_reads_the_current_contents_of_the_files) {
   EXPECT_EQ(live.client->received(), std::string(TlsPair::from_server) + " goes on");
 }
 
-TEST_F(CredentialsTest, a_handshake_keeps_its_initial_credentials) {
+TEST_F(CredentialsTest, AHandshakeKeepsItsInitialCredentials) {
   Credentials server(good_);
   const Credentials client(authority_.credentials("worker1"));
   TlsPair pair(client, server);
@@ -273,7 +273,7 @@ TEST_F(CredentialsTest, a_handshake_keeps_its_initial_credentials) {
   EXPECT_TRUE(pair.met()) << pair.client->explained();
 }
 
-TEST_F(CredentialsTest, reload_reads_the_options_of_the_last_replace) {
+TEST_F(CredentialsTest, ReloadReadsTheOptionsOfTheLastReplace) {
   Credentials credentials(good_);
   EXPECT_TRUE(kind_of([&] { return credentials.replace({}), 0; }).has_value());
   EXPECT_TRUE(credentials.expires());
@@ -286,7 +286,7 @@ TEST_F(CredentialsTest, reload_reads_the_options_of_the_last_replace) {
 
 // The agents of a job change a secret one after the other. At each moment all agents can connect to each
 // other.
-TEST_F(CredentialsTest, a_secret_is_changed_without_a_gap) {
+TEST_F(CredentialsTest, ASecretIsChangedWithoutAGap) {
   const std::string old_line = "may " + secret_bytes + "\n", new_line = "june another secret of 25 byte\n";
   const std::vector<std::string> steps{old_line, old_line + new_line, new_line + old_line, new_line};
   constexpr int agents = 3;

@@ -38,7 +38,7 @@ class MutualProof : public ::testing::Test {
   TestAuthority authority_;
 };
 
-TEST_F(MutualProof, certificates_name_both_sides) {
+TEST_F(MutualProof, CertificatesNameBothSides) {
   const auto worker0 = of("worker0"), server = of("server");
   TlsPair pair(worker0, server);
   EXPECT_EQ(pair.client->stream().identity(), "");
@@ -49,7 +49,7 @@ TEST_F(MutualProof, certificates_name_both_sides) {
   EXPECT_EQ(pair.server->stream().describe(), "tls over memory");
 }
 
-TEST_F(MutualProof, all_kinds_of_keys) {
+TEST_F(MutualProof, AllKindsOfKeys) {
   for (const auto kind : {TestAuthority::KeyKind::p256, TestAuthority::KeyKind::ed25519}) {
     const TestAuthority authority("authority", kind);
     auto request = TestAuthority::agent("server");
@@ -59,7 +59,7 @@ TEST_F(MutualProof, all_kinds_of_keys) {
   }
 }
 
-TEST_F(MutualProof, identity_is_the_uri_then_the_dns_name_then_the_common_name) {
+TEST_F(MutualProof, IdentityIsTheUriThenTheDnsNameThenTheCommonName) {
   const auto server = of("server");
   const auto identity_of = [&](const Request& request) {
     const auto client = with(request);
@@ -76,7 +76,7 @@ TEST_F(MutualProof, identity_is_the_uri_then_the_dns_name_then_the_common_name) 
 
 // Names that could be confused with another name, or break a log line. An agent refuses to load such a
 // certificate, so testing the verifying side needs a peer without this check. This test covers only loading.
-TEST_F(MutualProof, a_certificate_with_a_misleading_name_is_not_even_loaded) {
+TEST_F(MutualProof, ACertificateWithAMisleadingNameIsNotEvenLoaded) {
   const auto refused = [&](const Request& request) {
     return message_of([&] { return with(request).describe(); }).find("names no agent") != std::string::npos;
   };
@@ -89,7 +89,7 @@ TEST_F(MutualProof, a_certificate_with_a_misleading_name_is_not_even_loaded) {
   EXPECT_TRUE(refused({}));
 }
 
-TEST_F(MutualProof, a_client_verifies_the_servers_name) {
+TEST_F(MutualProof, AClientVerifiesTheServersName) {
   const auto client = of("client");
   const auto met = [&](const Request& request, const rpc::ExpectedPeer& expected) {
     const auto server = with(request);
@@ -130,7 +130,7 @@ TEST_F(MutualProof, a_client_verifies_the_servers_name) {
   EXPECT_FALSE(met(agent, {.host = "six", .agent = "three"}));
 }
 
-TEST_F(MutualProof, a_wrong_name_is_reported_with_both_names) {
+TEST_F(MutualProof, AWrongNameIsReportedWithBothNames) {
   const auto client = of("client"), server = with({.dns = {"b"}, .uris = {"weft://c"}});
   TlsPair pair(client, server, {.host = "a"});
   expect_refused(pair.run());
@@ -143,7 +143,7 @@ TEST_F(MutualProof, a_wrong_name_is_reported_with_both_names) {
   expect_error(*agent.client, TlsError::certificate_for_another, "not 'worker9'");
 }
 
-TEST_F(MutualProof, a_client_must_name_the_expected_peer) {
+TEST_F(MutualProof, AClientMustNameTheExpectedPeer) {
   const auto client = of("client");
   const auto loop = std::make_shared<ManualLoop>();
   const auto refused = [&](const rpc::ExpectedPeer& expected) {
@@ -158,7 +158,7 @@ TEST_F(MutualProof, a_client_must_name_the_expected_peer) {
 }
 
 // A peer that is not weft offers a certificate that weft refuses to load.
-TEST_F(MutualProof, a_certificate_that_is_expired_or_not_yet_valid) {
+TEST_F(MutualProof, ACertificateThatIsExpiredOrNotYetValid) {
   const auto ours = of("server");
   for (const bool over : {true, false}) {
     Request request = TestAuthority::agent("late");
@@ -184,7 +184,7 @@ TEST_F(MutualProof, a_certificate_that_is_expired_or_not_yet_valid) {
   }
 }
 
-TEST_F(MutualProof, an_expired_authority) {
+TEST_F(MutualProof, AnExpiredAuthority) {
   Request request{.common_name = "old", .begins = -2h, .ends = -1h, .authority = true};
   const TestAuthority old(TestAuthority::self_signed(request));
   auto options = authority_.credentials("server");
@@ -200,7 +200,7 @@ TEST_F(MutualProof, an_expired_authority) {
       "'127.0.0.1', …) depends, is expired");
 }
 
-TEST_F(MutualProof, no_certificate) {
+TEST_F(MutualProof, NoCertificate) {
   const auto ours = of("server");
   RawPair pair(ours, {.server = false});
   pair.run();
@@ -210,7 +210,7 @@ TEST_F(MutualProof, no_certificate) {
   EXPECT_NE(pair.theirs->error().find("certificate required"), std::string::npos) << pair.theirs->error();
 }
 
-TEST_F(MutualProof, a_certificate_with_a_weak_key) {
+TEST_F(MutualProof, ACertificateWithAWeakKey) {
   Request request = TestAuthority::agent("weak");
   request.key = TestAuthority::KeyKind::weak_rsa;
   const auto issued = authority_.issue(request);
@@ -222,7 +222,7 @@ TEST_F(MutualProof, a_certificate_with_a_weak_key) {
                "is not valid for this use: EE certificate key too weak");
 }
 
-TEST_F(MutualProof, a_valid_certificate_without_a_name) {
+TEST_F(MutualProof, AValidCertificateWithoutAName) {
   const auto ours = of("server");
   for (const Request& request :
        std::vector<Request>{{}, {.uris = {std::string("weft://admin\0.example", 20)}}}) {
@@ -235,7 +235,7 @@ TEST_F(MutualProof, a_valid_certificate_without_a_name) {
   }
 }
 
-TEST_F(MutualProof, TLS_1_2_is_refused_on_both_sides) {
+TEST_F(MutualProof, TLS12IsRefusedOnBothSides) {
   const auto ours = of("server");
   const auto issued = authority_.issue(TestAuthority::agent("late"));
   for (const bool server : {true, false}) {
@@ -250,7 +250,7 @@ TEST_F(MutualProof, TLS_1_2_is_refused_on_both_sides) {
   }
 }
 
-TEST_F(MutualProof, another_application_of_TLS) {
+TEST_F(MutualProof, AnotherApplicationOfTLS) {
   const auto ours = of("server");
   const auto issued = authority_.issue(TestAuthority::agent("late"));
   for (const bool server : {true, false}) {
@@ -269,7 +269,7 @@ TEST_F(MutualProof, another_application_of_TLS) {
   }
 }
 
-TEST_F(MutualProof, a_valid_certificate_suffices_for_another_implementation) {
+TEST_F(MutualProof, AValidCertificateSufficesForAnotherImplementation) {
   const auto ours = of("server");
   const auto issued = authority_.issue(TestAuthority::agent("late"));
   for (const bool server : {true, false}) {
@@ -281,7 +281,7 @@ TEST_F(MutualProof, a_valid_certificate_suffices_for_another_implementation) {
   }
 }
 
-TEST_F(MutualProof, an_untrusted_authority) {
+TEST_F(MutualProof, AnUntrustedAuthority) {
   const TestAuthority stranger("stranger");
   const Credentials ours(authority_.credentials("server")), theirs(stranger.credentials("server"));
   auto blind = stranger.credentials("server");  // trusts our authority, which does not trust its authority
@@ -300,7 +300,7 @@ TEST_F(MutualProof, an_untrusted_authority) {
   expect_refused(TlsPair(theirs, ours).run());
 }
 
-TEST_F(MutualProof, an_authority_of_the_same_name) {
+TEST_F(MutualProof, AnAuthorityOfTheSameName) {
   const TestAuthority impostor;  // has the same name as authority_
   auto options = impostor.credentials("server");
   options.trust_pem = authority_.certificate();
@@ -310,7 +310,7 @@ TEST_F(MutualProof, an_authority_of_the_same_name) {
   expect_error(*pair.server, TlsError::certificate_untrusted, "from no authority that this side trusts");
 }
 
-TEST_F(MutualProof, a_self_signed_certificate) {
+TEST_F(MutualProof, ASelfSignedCertificate) {
   const auto issued = TestAuthority::self_signed(TestAuthority::agent("self"));
   const Credentials self(
       {.certificate_pem = issued.certificate, .key_pem = issued.key, .trust_pem = authority_.certificate()});
@@ -320,7 +320,7 @@ TEST_F(MutualProof, a_self_signed_certificate) {
   expect_error(*pair.server, TlsError::certificate_untrusted, "is self-signed, and from no authority");
 }
 
-TEST_F(MutualProof, a_certificate_for_another_use) {
+TEST_F(MutualProof, ACertificateForAnotherUse) {
   auto only_server = TestAuthority::agent("worker1"), only_client = TestAuthority::agent("server");
   only_server.for_clients = only_client.for_servers = false;
   const auto ours = of("server"), as_client = with(only_server), as_server = with(only_client);
@@ -332,7 +332,7 @@ TEST_F(MutualProof, a_certificate_for_another_use) {
   expect_error(*server.client, TlsError::certificate_unfit, "is not valid for this use");
 }
 
-TEST_F(MutualProof, an_authority_below_the_trusted_one) {
+TEST_F(MutualProof, AnAuthorityBelowTheTrustedOne) {
   const TestAuthority below(authority_.issue({.common_name = "below", .authority = true}));
   auto chained = below.credentials("worker1");
   chained.certificate_pem += below.certificate();
@@ -361,7 +361,7 @@ TEST_F(MutualProof, an_authority_below_the_trusted_one) {
   EXPECT_TRUE(rpc::refuses_peer(forgery.server->read_error())) << forgery.server->explained();
 }
 
-TEST_F(MutualProof, one_authority_below_is_trusted_without_its_root) {
+TEST_F(MutualProof, OneAuthorityBelowIsTrustedWithoutItsRoot) {
   const TestAuthority below(authority_.issue({.common_name = "below", .authority = true}));
   const Credentials both(below.credentials("server")), outside(authority_.credentials("server"));
   EXPECT_TRUE(TlsPair(both, both).run().met());
@@ -370,7 +370,7 @@ TEST_F(MutualProof, one_authority_below_is_trusted_without_its_root) {
 
 // --- Secrets ---
 
-TEST_F(MutualProof, a_secret_names_the_job) {
+TEST_F(MutualProof, ASecretNamesTheJob) {
   const Credentials both(secret_options("job7", secret_bytes));
   TlsPair pair(both, both);
   EXPECT_TRUE(pair.run().met()) << pair.client->explained();
@@ -378,7 +378,7 @@ TEST_F(MutualProof, a_secret_names_the_job) {
   EXPECT_EQ(pair.server->stream().identity(), "psk:job7");
 }
 
-TEST_F(MutualProof, another_secret_of_the_same_id) {
+TEST_F(MutualProof, AnotherSecretOfTheSameId) {
   const Credentials client(secret_options("job7", secret_bytes)),
       server(secret_options("job7", secret_bytes + "!"));
   TlsPair pair(client, server);
@@ -391,7 +391,7 @@ TEST_F(MutualProof, another_secret_of_the_same_id) {
       "'job7'");
 }
 
-TEST_F(MutualProof, an_unknown_secret) {
+TEST_F(MutualProof, AnUnknownSecret) {
   const Credentials client(secret_options("job8", secret_bytes)),
       server(secret_options("job7", secret_bytes));
   TlsPair pair(client, server);
@@ -402,7 +402,7 @@ TEST_F(MutualProof, an_unknown_secret) {
   EXPECT_TRUE(rpc::refused_by_peer(pair.client->read_error()));
 }
 
-TEST_F(MutualProof, two_secrets_hold_at_once) {
+TEST_F(MutualProof, TwoSecretsHoldAtOnce) {
   const std::string other_bytes = "another secret of 25 byte";
   const Credentials old(secret_options("old", secret_bytes)), fresh(secret_options("new", other_bytes)),
       both({.secrets = {{.id = "new", .bytes = other_bytes}, {.id = "old", .bytes = secret_bytes}}});
@@ -418,7 +418,7 @@ TEST_F(MutualProof, two_secrets_hold_at_once) {
   EXPECT_EQ(identity(old, fresh), "(refused)");
 }
 
-TEST_F(MutualProof, a_secret_against_a_certificate) {
+TEST_F(MutualProof, ASecretAgainstACertificate) {
   const Credentials secret(secret_options("job7", secret_bytes));
   const auto certificate = of("server");
   TlsPair client(secret, certificate);
@@ -433,7 +433,7 @@ TEST_F(MutualProof, a_secret_against_a_certificate) {
   expect_error(*server.client, TlsError::refused, "the peer refused the TLS handshake");
 }
 
-TEST_F(MutualProof, a_peer_with_both_is_accepted_by_either) {
+TEST_F(MutualProof, APeerWithBothIsAcceptedByEither) {
   auto options = authority_.credentials("server");
   options.secrets = {{.id = "job7", .bytes = secret_bytes}};
   const Credentials both(options), secret(secret_options("job7", secret_bytes)),

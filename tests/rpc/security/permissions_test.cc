@@ -13,7 +13,7 @@ namespace {
 using rpc::PermissionRule;
 using rpc::Permissions;
 
-TEST(Permissions, the_first_matching_rule_decides) {
+TEST(Permissions, TheFirstMatchingRuleDecides) {
   const auto permissions = Permissions::parse(R"(
     # who may do what
     allow  cert:trainer*   parameters.*
@@ -37,7 +37,7 @@ TEST(Permissions, the_first_matching_rule_decides) {
   EXPECT_FALSE(permissions.allows("CERT:admin", "store.delete"));
 }
 
-TEST(Permissions, a_method_without_a_rule_is_denied_unless_the_default_allows_it) {
+TEST(Permissions, AMethodWithoutARuleIsDeniedUnlessTheDefaultAllowsIt) {
   EXPECT_FALSE(Permissions::parse("").allows("cert:a", "b.c"));
   EXPECT_FALSE(Permissions({}).allows("cert:a", "b.c"));
   EXPECT_TRUE(Permissions({}, true).allows("cert:a", "b.c"));
@@ -46,7 +46,7 @@ TEST(Permissions, a_method_without_a_rule_is_denied_unless_the_default_allows_it
   EXPECT_FALSE(open.allows("cert:a", "store.get"));
 }
 
-TEST(Permissions, stars_match_any_text) {
+TEST(Permissions, StarsMatchAnyText) {
   const auto fits = [](const char* pattern, std::string_view text) {
     return Permissions({{true, "*", pattern}}).allows("", text);
   };
@@ -67,7 +67,7 @@ TEST(Permissions, stars_match_any_text) {
 }
 
 // Compares matches with the standard library's regular expressions, on texts with few different letters.
-TEST(Permissions, stars_match_like_a_regular_expression) {
+TEST(Permissions, StarsMatchLikeARegularExpression) {
   std::mt19937_64 random(3);
   const auto some = [&](std::string_view letters, std::size_t most) {
     std::string text(random() % (most + 1), ' ');
@@ -90,7 +90,7 @@ TEST(Permissions, stars_match_like_a_regular_expression) {
   EXPECT_GT(fitting, 500);
 }
 
-TEST(Permissions, errors_name_their_line) {
+TEST(Permissions, ErrorsNameTheirLine) {
   const auto message = [](std::string_view text) {
     return message_of([&] { return Permissions::parse(text); });
   };

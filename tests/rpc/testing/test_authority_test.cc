@@ -10,7 +10,7 @@ namespace {
 
 using rpc::Credentials;
 
-TEST(TestAuthority, only_its_own_agents_connect) {
+TEST(TestAuthority, OnlyItsOwnAgentsConnect) {
   const TestAuthority authority, stranger("stranger", TestAuthority::KeyKind::ed25519);
   const Credentials worker(authority.credentials("worker1")), server(authority.credentials("server")),
       outsider(stranger.credentials("worker1"));
@@ -19,7 +19,7 @@ TEST(TestAuthority, only_its_own_agents_connect) {
   EXPECT_FALSE(TlsPair(outsider, server).run().met());
 }
 
-TEST(TestAuthority, the_certificate_has_the_requested_fields) {
+TEST(TestAuthority, TheCertificateHasTheRequestedFields) {
   const TestAuthority authority;
   const Credentials own(authority.credentials_for({.uris = {"weft://a,b"}, .ends = std::chrono::hours{5}}));
   EXPECT_EQ(own.describe().substr(0, 23), "certificate 'a,b' until");

@@ -10,7 +10,7 @@
 namespace weft::test::tls_fuzz_test {
 namespace {
 
-TEST(TlsFuzz, an_honest_wire) {
+TEST(TlsFuzz, AnHonestWire) {
   for (int setting = 0; setting < 9; ++setting) {
     const std::uint8_t input[] = {static_cast<std::uint8_t>(setting)};
     EXPECT_EQ(fuzz_tls_handshake(input, 1), 0);
@@ -28,7 +28,7 @@ TEST(TlsFuzz, an_honest_wire) {
 }
 
 // An attacker on the wire that passes most bytes on and changes some.
-TEST(TlsFuzz, an_attacker_on_the_wire) {
+TEST(TlsFuzz, AnAttackerOnTheWire) {
   std::mt19937_64 random(11);
   for (int i = 0; i < 1500; ++i) {
     std::vector<std::uint8_t> input{static_cast<std::uint8_t>(random())};
@@ -54,7 +54,7 @@ TEST(TlsFuzz, noise) {
 }
 
 // Changes one byte in each piece of the handshake, at many positions.
-TEST(TlsFuzz, one_byte_changed) {
+TEST(TlsFuzz, OneByteChanged) {
   const auto let_through = [](std::vector<std::uint8_t>& input, int direction, std::uint8_t bytes) {
     input.insert(input.end(), {static_cast<std::uint8_t>(0x20 | direction), bytes, 0});
   };

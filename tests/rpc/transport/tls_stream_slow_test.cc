@@ -18,7 +18,7 @@ long resident_kib() {
   return usage.ru_maxrss;
 }
 
-TEST(TlsStreamSlow, thousands_of_handshakes_leave_nothing_behind) {
+TEST(TlsStreamSlow, ThousandsOfHandshakesLeaveNothingBehind) {
   const TestAuthority authority, stranger("stranger");
   rpc::Credentials server(authority.credentials("server")), client(authority.credentials("worker1"));
   const rpc::Credentials secret(secret_options("job7", "a secret of the whole job")),

@@ -67,7 +67,7 @@ struct Bare {
 
 // --- Bytes ---
 
-TEST_F(TlsStreamTest, bytes_arrive_in_order_however_they_are_split) {
+TEST_F(TlsStreamTest, BytesArriveInOrderHoweverTheyAreSplit) {
   std::mt19937_64 random(1);
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     PairOptions options{.seed = seed};
@@ -96,7 +96,7 @@ TEST_F(TlsStreamTest, bytes_arrive_in_order_however_they_are_split) {
 }
 
 // A stream wakes its owner only if the lower stream has woken it.
-TEST_F(TlsStreamTest, a_wake_up_needs_a_wake_up_of_the_lower_stream) {
+TEST_F(TlsStreamTest, AWakeUpNeedsAWakeUpOfTheLowerStream) {
   TlsPair pair(client_, server_);
   pair.run();
   for (int round = 0; round < 100; ++round) {
@@ -110,7 +110,7 @@ TEST_F(TlsStreamTest, a_wake_up_needs_a_wake_up_of_the_lower_stream) {
   EXPECT_LE(pair.client->wake_ups(), 4u);  // of the handshake alone
 }
 
-TEST_F(TlsStreamTest, either_side_may_end_first_and_continue_reading) {
+TEST_F(TlsStreamTest, EitherSideMayEndFirstAndContinueReading) {
   for (const bool client_first : {true, false}) {
     TlsPair pair(client_, server_);
     pair.run();
@@ -136,7 +136,7 @@ TEST_F(TlsStreamTest, either_side_may_end_first_and_continue_reading) {
   }
 }
 
-TEST_F(TlsStreamTest, a_shutdown_before_the_handshake_is_sent_after_it) {
+TEST_F(TlsStreamTest, AShutdownBeforeTheHandshakeIsSentAfterIt) {
   Bare pair(client_, server_);
   std::error_code error;
   pair.client->shut_down_writing(error);
@@ -151,7 +151,7 @@ TEST_F(TlsStreamTest, a_shutdown_before_the_handshake_is_sent_after_it) {
 }
 
 // Bytes that write() has accepted are sent without another write(). write() accepts at most one batch ahead.
-TEST_F(TlsStreamTest, accepted_bytes_are_sent_without_another_write) {
+TEST_F(TlsStreamTest, AcceptedBytesAreSentWithoutAnotherWrite) {
   const rpc::TlsSettings settings{.batch = 32 << 10};
   Bare pair(client_, server_, {.capacity = 1000}, settings);
   pair.shake_hands();
@@ -194,7 +194,7 @@ class Counting final : public rpc::ByteStream {
   std::unique_ptr<rpc::ByteStream> lower_;
 };
 
-TEST_F(TlsStreamTest, many_records_cost_few_calls_of_the_lower_stream) {
+TEST_F(TlsStreamTest, ManyRecordsCostFewCallsOfTheLowerStream) {
   const auto loop = std::make_shared<ManualLoop>();
   auto ends = PairedStream::make(loop, {.capacity = 4 << 20});
   auto first = std::make_unique<Counting>(std::move(ends.first)),
@@ -232,7 +232,7 @@ TEST_F(TlsStreamTest, many_records_cost_few_calls_of_the_lower_stream) {
   EXPECT_EQ(server_end.reads, 1u);
 }
 
-TEST_F(TlsStreamTest, keys_are_changed_before_they_wear_out) {
+TEST_F(TlsStreamTest, KeysAreChangedBeforeTheyWearOut) {
   const auto loop = std::make_shared<ManualLoop>();
   auto ends = PairedStream::make(loop, {.capacity = 4 << 20});
   const auto issued = authority_.issue(TestAuthority::agent("raw"));
@@ -260,7 +260,7 @@ TEST_F(TlsStreamTest, keys_are_changed_before_they_wear_out) {
 
 // --- Waiting ---
 
-TEST_F(TlsStreamTest, a_side_that_only_waits_drives_the_handshake) {
+TEST_F(TlsStreamTest, ASideThatOnlyWaitsDrivesTheHandshake) {
   for (const bool for_reading : {true, false}) {
     Bare pair(client_, server_);
     int woken = 0;
@@ -278,7 +278,7 @@ TEST_F(TlsStreamTest, a_side_that_only_waits_drives_the_handshake) {
   }
 }
 
-TEST_F(TlsStreamTest, a_reader_and_a_writer_wait_at_once) {
+TEST_F(TlsStreamTest, AReaderAndAWriterWaitAtOnce) {
   Bare pair(client_, server_, {.capacity = 100});
   bool readable = false, writable = false;
   pair.client->when_readable([&] { readable = true; });
@@ -302,7 +302,7 @@ TEST_F(TlsStreamTest, a_reader_and_a_writer_wait_at_once) {
 }
 
 // The lower stream does not report bytes that OpenSSL has decrypted and the owner has not read.
-TEST_F(TlsStreamTest, bytes_left_in_a_record_are_readable) {
+TEST_F(TlsStreamTest, BytesLeftInARecordAreReadable) {
   Bare pair(client_, server_);
   pair.shake_hands();
   std::error_code error;
@@ -321,7 +321,7 @@ TEST_F(TlsStreamTest, bytes_left_in_a_record_are_readable) {
 
 // --- Truncated and aborted streams ---
 
-TEST_F(TlsStreamTest, a_truncated_stream_is_an_error) {
+TEST_F(TlsStreamTest, ATruncatedStreamIsAnError) {
   for (const bool at_client : {true, false}) {
     TlsPair pair(client_, server_);
     pair.run();
@@ -339,7 +339,7 @@ TEST_F(TlsStreamTest, a_truncated_stream_is_an_error) {
   }
 }
 
-TEST_F(TlsStreamTest, an_end_without_a_close_is_an_error) {
+TEST_F(TlsStreamTest, AnEndWithoutACloseIsAnError) {
   TlsPair pair(client_, server_);
   pair.run();
   pair.client->drop();
@@ -347,7 +347,7 @@ TEST_F(TlsStreamTest, an_end_without_a_close_is_an_error) {
   EXPECT_EQ(pair.server->read_error(), TlsError::truncated);
 }
 
-TEST_F(TlsStreamTest, bytes_before_an_end_are_delivered_before_it) {
+TEST_F(TlsStreamTest, BytesBeforeAnEndAreDeliveredBeforeIt) {
   Bare pair(client_, server_);
   pair.shake_hands();
   std::error_code error;
@@ -358,7 +358,7 @@ TEST_F(TlsStreamTest, bytes_before_an_end_are_delivered_before_it) {
   EXPECT_EQ(error, TlsError::truncated);
 }
 
-TEST_F(TlsStreamTest, an_end_within_the_handshake) {
+TEST_F(TlsStreamTest, AnEndWithinTheHandshake) {
   for (const bool at_client : {true, false}) {
     Bare pair(client_, server_);
     Talker talker(std::move(at_client ? pair.client : pair.server), "never");
@@ -370,7 +370,7 @@ TEST_F(TlsStreamTest, an_end_within_the_handshake) {
   }
 }
 
-TEST_F(TlsStreamTest, an_error_of_the_lower_stream_is_an_error_of_this_one) {
+TEST_F(TlsStreamTest, AnErrorOfTheLowerStreamIsAnErrorOfThisOne) {
   for (const bool in_handshake : {true, false}) {
     TlsPair pair(client_, server_);
     if (in_handshake) {
@@ -388,7 +388,7 @@ TEST_F(TlsStreamTest, an_error_of_the_lower_stream_is_an_error_of_this_one) {
   }
 }
 
-TEST_F(TlsStreamTest, a_waiting_writer_is_notified_of_the_end) {
+TEST_F(TlsStreamTest, AWaitingWriterIsNotifiedOfTheEnd) {
   Bare pair(client_, server_, {.capacity = 500});
   pair.shake_hands();
   std::error_code error;
@@ -408,7 +408,7 @@ TEST_F(TlsStreamTest, a_waiting_writer_is_notified_of_the_end) {
 }
 
 // The server has closed when the client writes. The reason is in the bytes that the server sent before.
-TEST_F(TlsStreamTest, a_failed_write_reports_why_the_peer_closed) {
+TEST_F(TlsStreamTest, AFailedWriteReportsWhyThePeerClosed) {
   const TestAuthority stranger("stranger");
   auto options = stranger.credentials("worker1");
   options.trust_pem = authority_.certificate();
@@ -429,7 +429,7 @@ TEST_F(TlsStreamTest, a_failed_write_reports_why_the_peer_closed) {
 
 // --- Peers that do not use TLS ---
 
-TEST_F(TlsStreamTest, plaintext_instead_of_TLS) {
+TEST_F(TlsStreamTest, PlaintextInsteadOfTLS) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {std::string("WEFT\x01\x01\0\0", 8) + std::string(24, '\0'),
        "the peer does not speak TLS: it speaks weft without credentials"},
@@ -462,7 +462,7 @@ TEST_F(TlsStreamTest, plaintext_instead_of_TLS) {
 
 // --- Ends of the stream itself ---
 
-TEST_F(TlsStreamTest, nothing_runs_after_close) {
+TEST_F(TlsStreamTest, NothingRunsAfterClose) {
   for (const bool after_handshake : {true, false}) {
     Bare pair(client_, server_);
     if (after_handshake) pair.shake_hands();
@@ -482,7 +482,7 @@ TEST_F(TlsStreamTest, nothing_runs_after_close) {
   }
 }
 
-TEST_F(TlsStreamTest, a_callback_may_destroy_its_stream) {
+TEST_F(TlsStreamTest, ACallbackMayDestroyItsStream) {
   Bare pair(client_, server_);
   bool second = false;
   pair.client->when_readable([&] { pair.client.reset(); });
@@ -493,7 +493,7 @@ TEST_F(TlsStreamTest, a_callback_may_destroy_its_stream) {
   EXPECT_FALSE(second);
 }
 
-TEST_F(TlsStreamTest, an_end_at_every_stage) {
+TEST_F(TlsStreamTest, AnEndAtEveryStage) {
   std::size_t stages = 0;
   for (bool over = false; !over; ++stages) {
     for (const bool client_ends : {true, false}) {
@@ -520,7 +520,7 @@ TEST_F(TlsStreamTest, an_end_at_every_stage) {
 // --- Threads ---
 
 // The two ends run on two threads. A third thread reloads the credentials of both sides.
-TEST_F(TlsStreamTest, connections_on_two_threads_while_credentials_reload) {
+TEST_F(TlsStreamTest, ConnectionsOnTwoThreadsWhileCredentialsReload) {
   Credentials client(authority_.credentials("worker1")), server(authority_.credentials("server"));
   const auto first = std::make_shared<rpc::AsioLoop>(), second = std::make_shared<rpc::AsioLoop>();
   std::jthread reloader([&] {
