@@ -1,5 +1,5 @@
-#include <weft/parallel/training/autocast.h>
 #include <weft/parallel/tensor_parallel/ring_attention.h>
+#include <weft/parallel/training/autocast.h>
 
 #include "tests/parallel/tensor_parallel/ranks.h"
 
