@@ -30,19 +30,6 @@
 namespace weft::rpc {
 namespace {
 
-// The limits at which accepted frames are acknowledged. A request acknowledges all accepted frames, and a
-// reply acknowledges its request and earlier frames. The other frames are acknowledged at once from
-// many_frames or many_bytes on, with the next frame that is sent from few_frames or few_bytes on, and after
-// acknowledge_after from large_bytes on. Below these limits, the next heartbeat acknowledges them.
-constexpr std::uint64_t few_frames = 32, few_bytes = 1 << 20;
-constexpr std::uint64_t many_frames = 256, many_bytes = 4 << 20;
-constexpr std::uint64_t large_bytes = 1024;
-constexpr auto acknowledge_after = std::chrono::milliseconds{20};
-
-// If the attachments of a notification have at most this size, the session copies them, and the notification
-// completes when it was sent: copying takes less time than waiting for the acknowledgement.
-constexpr std::uint64_t copied_bytes = 64 << 10;
-
 // A change of the bytes that a session keeps is added to those of all sessions from this size on.
 constexpr std::uint64_t reported_at = 64 << 10;
 
@@ -73,8 +60,7 @@ Session::Session(std::shared_ptr<AgentCore> core, AgentId peer, std::shared_ptr<
       is_chooser_(core_->id() < peer_),
       own_number_(number),
       max_replies_(std::min(stated(hello.max_replies), replies_in_flight(core_->options().limits))),
-      loop_(std::move(loop)),
-      home_(loop_.get()),
+      jobs_(std::move(loop)),
       number_(is_chooser_ ? number : 0),
       calls_(core_->sessions().id_seed(), hello.max_calls, hello.max_bytes),
       served_(*core_) {
@@ -86,74 +72,13 @@ Session::Session(std::shared_ptr<AgentCore> core, AgentId peer, std::shared_ptr<
 Session::~Session() = default;
 
 std::uint64_t Session::replies_in_flight(const Limits& limits) {
-  return std::max(limits.in_flight, 2 * many_bytes);
+  return std::max(limits.in_flight, 2 * Unacknowledged::many_bytes);
 }
 
-// --- Jobs ---
-
-// Whether the calling thread may use the session's members now: it is in a turn of the session's loop, and no
-// earlier job is left.
-bool Session::is_first_here() const {
-  // In this order: move_to() sets is_working_ before it changes home_.
-  return home_.load(std::memory_order_acquire)->running_here() &&
-         !is_working_.load(std::memory_order_acquire);
-}
-
-void Session::push(Job job) {
-  std::shared_ptr<Loop> loop;
-  {
-    MutexLock lock(mutex_);
-    jobs_.push(std::move(job));
-    if (is_working_.exchange(true)) return;
-    loop = loop_;
-  }
-  loop->post([self = shared_from_this(), here = loop.get()] { self->work(*here); });
-}
-
-void Session::work(const Loop& here) {
-  for (;;) {
-    std::optional<Job> job;
-    std::shared_ptr<Loop> moved_to;
-    {
-      MutexLock lock(mutex_);
-      if (jobs_.empty()) {
-        is_working_ = false;
-        return;
-      }
-      if (loop_.get() == &here) {
-        job.emplace(jobs_.pop());
-      } else {
-        moved_to = loop_;
-      }
-    }
-    if (moved_to != nullptr)
-      return moved_to->post([self = shared_from_this(), to = moved_to.get()] { self->work(*to); });
-    try {
-      if (auto* call = std::get_if<std::shared_ptr<PendingCall>>(&*job)) {
-        enter(std::move(*call));
-      } else if (auto* reply = std::get_if<Reply>(&*job)) {
-        answer(std::move(*reply));
-      } else if (auto* other = std::get_if<Callback>(&*job)) {
-        (*other)();
-      }
-    } catch (...) {
-      here.exceptions()->take("a job of a session", std::current_exception());
-    }
-  }
-}
-
-// Later jobs run on that loop. The first of them continues with the connection.
-void Session::move_to(const std::shared_ptr<Loop>& loop) {
-  state_ = State::moving;
-  bool must_post = false;
-  {
-    MutexLock lock(mutex_);
-    must_post = !is_working_.exchange(true);
-    jobs_.push_front(Job(Callback([self = shared_from_this()] { self->begin_use(); })));
-    loop_ = loop;
-    home_.store(loop.get(), std::memory_order_release);
-  }
-  if (must_post) loop->post([self = shared_from_this(), here = loop.get()] { self->work(*here); });
+void Session::run_job(Job&& job) {
+  if (auto* call = std::get_if<std::shared_ptr<PendingCall>>(&job)) return enter(std::move(*call));
+  if (auto* reply = std::get_if<Reply>(&job)) return answer(std::move(*reply));
+  std::get<Callback>(job)();
 }
 
 // --- Connections ---
@@ -189,7 +114,10 @@ void Session::take(const std::shared_ptr<Link>& link, std::uint64_t epoch, std::
   epoch_ = epoch;
   peer_accepted_ = peer_accepted;
   link_ = link;
-  link->loop().get() == home_.load() ? begin_use() : move_to(link->loop());
+  if (is_at(*link->loop())) return begin_use();
+  state_ = State::moving;
+  jobs_.move_to(shared_from_this(), link->loop(),
+                Callback([self = shared_from_this()] { self->begin_use(); }));
 }
 
 // The chooser states its choice, and waits for the answer; the other agent answers.
@@ -284,7 +212,7 @@ bool Session::is_mine(const std::shared_ptr<Link>& link) const {
 void Session::leave_link() {
   if (link_ == nullptr) return;
   if (state_ == State::connected || state_ == State::joining) link_->retire();
-  if (unacknowledged_.timer != 0) link_->loop()->cancel(std::exchange(unacknowledged_.timer, 0));
+  if (acknowledge_timer_ != 0) link_->loop()->cancel(std::exchange(acknowledge_timer_, 0));
   link_ = nullptr;
   if (state_ != State::over) state_ = State::unconnected;
 }
@@ -301,7 +229,7 @@ void Session::connected() {
   acknowledged(peer_accepted_);
   if (state_ == State::over || link_ != chosen) return;
   state_ = State::connected;
-  unacknowledged_.frames = unacknowledged_.bytes = 0;
+  unacknowledged_.clear();
   link_->use();
   frames_.rewind();
   transmit();
@@ -376,8 +304,8 @@ void Session::renew(const std::shared_ptr<Link>& link, const Error& reason, cons
 // --- Calls of this side ---
 
 void Session::submit(std::shared_ptr<PendingCall> call) {
-  if (is_first_here()) return enter(std::move(call));
-  push(std::move(call));
+  if (jobs_.is_first_here()) return enter(std::move(call));
+  jobs_.push(shared_from_this(), std::move(call));
 }
 
 void Session::enter(std::shared_ptr<PendingCall> call) {
@@ -449,13 +377,14 @@ void Session::dispatch(const std::shared_ptr<PendingCall>& call) {
   std::uint64_t attached = 0;  // counted as the other side counts
   for (const Buffer& attachment : frame.attachments) attached += padded(attachment.size());
   const std::uint64_t bytes = frame.head.size() + attached;
-  const bool ends_when_sent = call->notify() && !call->acknowledged() && attached <= copied_bytes;
+  const bool ends_when_sent =
+      call->notify() && !call->acknowledged() && attached <= Unacknowledged::copied_bytes;
   if (ends_when_sent)
     for (Buffer& attachment : frame.attachments) attachment = Buffer::copy(attachment.bytes());
   if (!call->upkeep()) calls_.use_credit(bytes);
   const bool counts = !call->background();
   if (counts) count(requests_sent_);
-  unacknowledged_.frames = unacknowledged_.bytes = 0;  // the request acknowledges what was accepted
+  unacknowledged_.clear();  // the request acknowledges what was accepted
   // Without note_kept(): the bytes matter once the connection is lost, and fail_fast_calls() notes them then.
   const std::uint64_t number = frames_.keep({.frame = std::move(frame),
                                              .kind = FrameKind::request,
@@ -526,7 +455,7 @@ void Session::note_kept() {
 
 void Session::transmit() {
   while (state_ == State::connected && frames_.has_unsent()) {
-    if (unacknowledged_.frames >= few_frames || unacknowledged_.bytes >= few_bytes) acknowledge();
+    if (unacknowledged_.is_due_with_next_frame()) acknowledge();
     OutboundFrame frame = frames_.next();
     // A peer without sessions acknowledges nothing: what was sent has arrived, or the session ends.
     if (!is_kept_)
@@ -561,29 +490,31 @@ void Session::arrived(const Prefix& prefix) {
   ++accepted_;
   was_used_.store(true, std::memory_order_relaxed);
   if (!is_kept_) return;
-  ++unacknowledged_.frames;
-  unacknowledged_.bytes += Prefix::size + prefix.message_bytes();
-  if (unacknowledged_.frames >= many_frames || unacknowledged_.bytes >= many_bytes) return acknowledge();
-  const bool is_awaited = (prefix.flags & frame_flags::acknowledge) != 0 ||
-                          ((prefix.flags & frame_flags::notify) != 0 && prefix.body_bytes > copied_bytes);
-  if (is_awaited && !std::exchange(unacknowledged_.is_posted, true))
-    loop()->post([self = shared_from_this()] {
-      self->run([self] {
-        self->unacknowledged_.is_posted = false;
-        self->acknowledge();
+  switch (unacknowledged_.accept(prefix)) {
+    case Unacknowledged::Due::later:
+      return;
+    case Unacknowledged::Due::now:
+      return acknowledge();
+    case Unacknowledged::Due::this_turn:
+      return loop()->post([self = shared_from_this()] {
+        self->run([self] {
+          self->unacknowledged_.turn_ended();
+          self->acknowledge();
+        });
       });
-    });
-  if (is_awaited || unacknowledged_.bytes < large_bytes || unacknowledged_.timer != 0) return;
-  unacknowledged_.timer =
-      loop()->schedule(later(loop()->now(), acknowledge_after), while_alive(this, [](Session& self) {
-                         self.unacknowledged_.timer = 0;
-                         if (self.unacknowledged_.bytes >= large_bytes) self.acknowledge();
-                       }));
+    case Unacknowledged::Due::after_delay:
+      if (acknowledge_timer_ != 0) return;
+      acknowledge_timer_ =
+          loop()->schedule(later(loop()->now(), Unacknowledged::delay), while_alive(this, [](Session& self) {
+                             self.acknowledge_timer_ = 0;
+                             if (self.unacknowledged_.is_large()) self.acknowledge();
+                           }));
+  }
 }
 
 void Session::acknowledge() {
-  if (state_ != State::connected || unacknowledged_.frames == 0) return;
-  unacknowledged_.frames = unacknowledged_.bytes = 0;
+  if (state_ != State::connected || unacknowledged_.is_empty()) return;
+  unacknowledged_.clear();
   link_->send(OutgoingMessage::plain(FrameKind::received, accepted_));
 }
 
@@ -653,7 +584,8 @@ void Session::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCal
   if (is_over()) return;  // the loop may not run any more
   frame.sent = [active = std::move(active)] {};
   Reply reply{call_id, std::move(frame)};
-  is_first_here() ? answer(std::move(reply)) : push(std::move(reply));
+  if (jobs_.is_first_here()) return answer(std::move(reply));
+  jobs_.push(shared_from_this(), std::move(reply));
 }
 
 void Session::send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall active) {
@@ -687,7 +619,7 @@ void Session::answer(Reply&& reply) {
                     " bytes are not acknowledged, the limits are " + std::to_string(max_refusals) + " and " +
                     std::to_string(max_replies_) + " (Limits::in_flight)"));
   } else if (accepted == accepted_ && state_ == State::connected) {
-    unacknowledged_.frames = unacknowledged_.bytes = 0;  // the reply acknowledges its request
+    unacknowledged_.clear();  // the reply acknowledges its request
   }
   AgentCounters::count(core_->counters().bytes_sent, reply.frame.bytes());
   keep({.frame = std::move(reply.frame),
@@ -715,8 +647,8 @@ void Session::call_ended(const Gone& gone) {
     self.keep({.frame = OutgoingMessage::credit(*credit), .kind = FrameKind::credit});
     self.transmit();
   };
-  if (is_first_here()) return forget(*this);
-  push(Callback([self = shared_from_this(), forget] { forget(*self); }));
+  if (jobs_.is_first_here()) return forget(*this);
+  jobs_.push(shared_from_this(), Callback([self = shared_from_this(), forget] { forget(*self); }));
 }
 
 // --- Its end ---
@@ -740,7 +672,7 @@ void Session::end(const Error& reason, const std::optional<Error>& cause) {
 void Session::end_on(const Loop& loop, const Error& reason) {
   if (!is_at(loop)) return;
   end(reason, core_->job_error_of_ends());
-  work(loop);
+  jobs_.run_all(shared_from_this(), loop);
 }
 
 }  // namespace weft::rpc

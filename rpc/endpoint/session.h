@@ -13,9 +13,11 @@
 // loop".
 #pragma once
 
+#include <weft/rpc/endpoint/moving_jobs.h>
 #include <weft/rpc/endpoint/outgoing_calls.h>
 #include <weft/rpc/endpoint/sent_frames.h>
 #include <weft/rpc/endpoint/served_calls.h>
+#include <weft/rpc/endpoint/unacknowledged.h>
 
 #include <atomic>
 #include <variant>
@@ -79,8 +81,8 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   // Runs `job` on the session's loop, after earlier jobs: at once if that is possible.
   template <class Job>
   void run(Job job) {
-    if (is_first_here()) return job();
-    push(Callback(std::move(job)));
+    if (jobs_.is_first_here()) return job();
+    jobs_.push(shared_from_this(), Callback(std::move(job)));
   }
   // On the session's loop. The calls fail with `cause`, or without one with `reason`.
   void end(const Error& reason, const std::optional<Error>& cause);
@@ -88,7 +90,7 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   void end_on(const Loop& loop, const Error& reason);
 
   // --- For reports, on the session's loop ---
-  bool is_at(const Loop& loop) const { return home_.load() == &loop; }
+  bool is_at(const Loop& loop) const { return jobs_.is_at(loop); }
   const OutgoingCalls& calls() const { return calls_; }
   const ServedCalls& served() const { return served_; }
 
@@ -100,10 +102,8 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   };
   using Job = std::variant<Callback, std::shared_ptr<PendingCall>, Reply>;
 
-  bool is_first_here() const;
-  void push(Job job);
-  void work(const Loop& here);
-  void move_to(const std::shared_ptr<Loop>& loop);
+  friend MovingJobs<Session, Job>;
+  void run_job(Job&& job);
 
   void choose(const std::shared_ptr<Link>& link);
   void take(const std::shared_ptr<Link>& link, std::uint64_t epoch, std::uint64_t peer_accepted);
@@ -121,7 +121,7 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   void fail_fast_calls(const Error& reason);
   void renew(const std::shared_ptr<Link>& link, const Error& reason, const ResumeInfo& info);
 
-  const std::shared_ptr<Loop>& loop() const { return loop_; }
+  const std::shared_ptr<Loop>& loop() const { return jobs_.loop(); }
   void enter(std::shared_ptr<PendingCall> call);
   void drop(const std::shared_ptr<PendingCall>& call);
   void dispatch_held();
@@ -148,13 +148,7 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   std::atomic<bool> is_leaving_{false}, was_used_{false};
   std::atomic<std::uint64_t> requests_sent_{0}, requests_received_{0}, kept_bytes_{0};
 
-  // The jobs. The loop changes in a job only, with the mutex locked, so it may be read without the mutex on
-  // the session's loop. home_: the same.
-  mutable Mutex mutex_;
-  std::shared_ptr<Loop> loop_;
-  Fifo<Job> jobs_ WEFT_GUARDED_BY(mutex_);
-  std::atomic<const Loop*> home_;
-  std::atomic<bool> is_working_{false};  // work() is posted or runs; written with the mutex locked
+  MovingJobs<Session, Job> jobs_;
 
   // The members below belong to the session's loop.
   std::atomic<State> state_{State::unconnected};  // written on the loop
@@ -169,13 +163,8 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   ServedCalls served_;
   std::uint64_t reported_ = 0;  // the bytes of frames_ that kept_total() contains
   std::uint64_t accepted_ = 0;  // frames of the peer
-  // Frames of the peer that are accepted and not acknowledged.
-  struct {
-    std::uint64_t frames = 0;  // their number
-    std::uint64_t bytes = 0;   // their size
-    bool is_posted = false;    // an acknowledgement follows at the end of the loop's turn
-    Loop::TimerId timer = 0;   // an acknowledgement follows then; 0: none
-  } unacknowledged_;
+  Unacknowledged unacknowledged_;
+  Loop::TimerId acknowledge_timer_ = 0;  // 0: none
 };
 
 }  // namespace weft::rpc
