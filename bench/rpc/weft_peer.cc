@@ -30,7 +30,6 @@ rpc::AgentOptions with_features(rpc::AgentOptions options, const Work& work) {
   if (!work.defaults) options.spin = work.wait == Wait::spinning ? spin_bound : std::chrono::nanoseconds{0};
   options.same_host = work.wire == Wire::same_host;  // a TCP connection is not replaced by shared memory
   options.lanes = work.lanes;
-  options.loops = 1 + work.lanes;
   options.insecure = work.kind == Kind::flow;
   return options;
 }

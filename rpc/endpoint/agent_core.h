@@ -64,8 +64,10 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   // wildcard is stated as the connection's own address, or not at all.
   std::vector<std::string> stated_addresses(const std::optional<HostPair>& hosts) const;
 
-  // Takes over a new connection. route: the route that dialled; null: the connection was accepted.
-  void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route);
+  // Takes over a new connection. route: the route that dialled; null: the connection was accepted, or is the
+  // lane with this key of `whole`.
+  void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route,
+             std::shared_ptr<Link> whole = nullptr, std::uint64_t lane_key = 0);
   // The hello of a peer has arrived over a connection on this loop: the session with the peer. Throws as
   // Sessions::open() does.
   std::shared_ptr<Session> session_with(const AgentId& peer, const std::shared_ptr<Loop>& loop,

@@ -6,10 +6,11 @@
 
 namespace weft::rpc {
 
-void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route) {
-  const bool accepted = route == nullptr;
+void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route,
+                      std::shared_ptr<Link> whole, std::uint64_t lane_key) {
+  const bool accepted = route == nullptr && whole == nullptr;
   const auto link = std::make_shared<Link>(shared_from_this(), links_.next_number(), std::move(connection),
-                                           std::move(route));
+                                           std::move(route), std::move(whole), lane_key);
   if (const auto oldest = links_.add(link, accepted)) {
     AgentCounters::count(counters().connections_refused);
     oldest->loop()->post([oldest, limit = options_.max_handshakes] {

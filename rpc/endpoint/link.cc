@@ -1,7 +1,7 @@
 // The states of a link:
 //
 //   handshake -> spare     the Hello of the peer has arrived
-//   handshake -> lane      it is a lane of another link, as its first frame states
+//   handshake -> lane      the same, and it is a lane of another link
 //   spare     -> in_use    its session uses it
 //   spare     -> retired   its session has chosen it, and then another link
 //   in_use    -> retired   its session has chosen another link, or has ended
@@ -27,14 +27,15 @@ constexpr auto agent_ended =
 }  // namespace
 
 Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_ptr<Connection> connection,
-           std::shared_ptr<Route> route)
+           std::shared_ptr<Route> route, std::shared_ptr<Link> whole, std::uint64_t lane_key)
     : core_(std::move(core)),
       number_(number),
       loop_(connection->loop()),
       connection_(std::move(connection)),
-      lanes_(std::make_shared<LinkLanes>(core_, connection_, route != nullptr)),
       route_(std::move(route)),
-      is_dialled_(route_ != nullptr) {}
+      is_dialled_(route_ != nullptr || whole != nullptr),
+      whole_(std::move(whole)),
+      lane_key_(lane_key) {}
 
 Link::~Link() = default;
 
@@ -59,8 +60,8 @@ void Link::open() {
   hello.max_body = core_->options().limits.message;
   hello.max_attachments = core_->options().limits.attachments;
   hello.max_replies = Session::replies_in_flight(core_->options().limits);
-  hello.lanes = lanes_->offered();
-  hello.lane_key = lanes_->key();
+  hello.lanes = max_lanes_here();
+  hello.lane_key = lane_key_;
   hello.process = core_->sessions().own_process();
   OutboundFrame frame = OutgoingMessage::hello(hello);
   frame.sent = while_alive(this, [](Link& self) {
@@ -157,7 +158,7 @@ void Link::deliver(InboundFrame&& frame) {
     case FrameKind::pong:
       return;
     case FrameKind::lane:
-      return lanes_->on_frame(message->lane());
+      return on_lane_step(prefix.call_id);
   }
 }
 
@@ -179,19 +180,13 @@ void Link::skip(const Prefix& message) {
 
 void Link::on_first_frame(IncomingMessage& message) {
   const Prefix& prefix = message.prefix();
-  if (lane_) throw Error(ErrorKind::protocol_error, "bad frame: more than a lane's first frame");
   if (prefix.kind == FrameKind::goodbye) {
     const auto reason = message.goodbye();
     // Uses finish() and not close(), because the peer may have closed the connection after this frame.
     return finish(reason ? Error(reason->kind(), std::string("the peer says: ") + reason->what())
                          : Error(ErrorKind::shut_down, "the peer is shutting down"));
   }
-  if (prefix.kind == FrameKind::lane && !is_dialled_) {
-    lane_ = message.lane();
-    state_ = State::lane;
-    return become_lane();
-  }
-  if (prefix.kind != FrameKind::hello)
+  if (prefix.kind != FrameKind::hello || state_ == State::lane)
     throw Error(ErrorKind::protocol_error, "bad frame: expected a Hello, found a frame of kind " +
                                                std::to_string(static_cast<int>(prefix.kind)));
   on_hello(message);
@@ -230,6 +225,8 @@ void Link::on_hello(IncomingMessage& message) {
         Error(ErrorKind::permission_denied, "the certificate is for '" + identity.substr(certified.size()) +
                                                 "', but the peer calls itself '" + hello.name + "'"));
   if (!check_user(hello.name, identity)) return;
+  if (!is_dialled_) lane_key_ = hello.lane_key;
+  if (lane_key_ != 0) return become_lane();
   if (is_dialled_ && !Address::looks_like(route_->name()) && hello.name != route_->name())
     return finish(Error(ErrorKind::unavailable,
                         "'" + hello.name + "' was found at the address of '" + route_->name() + "'"));
@@ -254,10 +251,7 @@ void Link::on_hello(IncomingMessage& message) {
   await_beat();
   core_->link_ready(shared_from_this(), session_, route_, hello);
   if (state_ == State::ended) return;
-  lanes_->peer_known(identity);
-  if (is_dialled_)
-    lanes_->dial(hello, route_->dialled(),
-                 Address::looks_like(route_->name()) ? std::string() : route_->name());
+  offer_lanes();
 }
 
 void Link::refuse_peer(const Error& reason) {
@@ -286,31 +280,6 @@ bool Link::check_user(const std::string& name, const std::string& identity) {
                         "' (AgentOptions::same_user): run both as one user, give both credentials, or set "
                         "same_user to false (WEFT_INSECURE=1)"));
   return false;
-}
-
-// Called if the accepted connection is a lane of an existing connection.
-void Link::become_lane() {
-  const auto whole = core_->links().with_lanes(lane_->key);
-  if (whole == nullptr)
-    return close(Error(ErrorKind::peer_lost, "a lane of an unknown or closed connection"));
-  if (!hello_left_) return;
-  const std::string identity = connection_->identity();
-  auto stream = connection_->take_stream();
-  if (stream == nullptr)
-    return close(Error(ErrorKind::protocol_error, "bad frame: more than a lane's first frame"));
-  whole->loop()->post(
-      [whole, info = *lane_, identity, lane = Lanes::Stream{stream.release(), {loop()}}]() mutable {
-        try {
-          whole->lanes_->take(info, identity, std::move(lane));
-        } catch (const Error& bad) {
-          whole->close(bad);
-        }
-      });
-  state_ = State::ended;
-  loop()->cancel(std::exchange(unused_timer_, 0));
-  core_->link_ended(shared_from_this(), nullptr, Error(ErrorKind::aborted, "it has become a lane"));
-  connection_ = nullptr;
-  lanes_->end();
 }
 
 // --- For its session ---
@@ -472,7 +441,8 @@ void Link::on_closed(const Error& reason) {
   // The connection owns this link until the connection has reported its end. That may never happen if the
   // program's io_context does not run.
   connection_ = nullptr;
-  lanes_->end();
+  whole_ = nullptr;
+  lanes_.clear();
 }
 
 }  // namespace weft::rpc

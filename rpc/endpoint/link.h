@@ -9,7 +9,6 @@
 
 #include <weft/rpc/call/call_context.h>
 #include <weft/rpc/endpoint/heartbeats.h>
-#include <weft/rpc/endpoint/link_lanes.h>
 #include <weft/rpc/transport/connection.h>
 #include <weft/rpc/wire/protocol.h>
 
@@ -25,9 +24,9 @@ class Session;
 
 class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_shared_from_this<Link> {
  public:
-  // route: the route that dialled; null for an accepted connection.
+  // route, whole, lane_key: as of AgentCore::adopt().
   Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_ptr<Connection> connection,
-       std::shared_ptr<Route> route);
+       std::shared_ptr<Route> route, std::shared_ptr<Link> whole, std::uint64_t lane_key);
   ~Link() override;
 
   // Called once: sends the hello and begins to receive. The link closes if the handshake does not succeed
@@ -47,7 +46,6 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   // Its session has used or left it, and does not choose it again.
   bool was_used() const { return was_used_; }
 
-  const std::shared_ptr<LinkLanes>& lanes() const { return lanes_; }      // any thread
   std::optional<HostPair> hosts() const { return connection_->hosts(); }  // of a link that has not ended
 
   // --- For its session ---
@@ -73,7 +71,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
  private:
   // The table of transitions is in link.cc.
   enum class State : std::uint8_t {
-    handshake,  // the peer's Hello, or a lane's first frame, is awaited
+    handshake,  // the peer's Hello is awaited
     lane,       // it becomes a lane of another link as soon as its own hello was sent
     spare,      // ready, and not used by the session: frames of calls are errors
     in_use,
@@ -87,7 +85,13 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void refuse_peer(const Error& reason);  // sends the reason to the peer, and closes
   bool check_user(const std::string& name, const std::string& identity);  // false: not admitted
   void limit_unused_time();
-  void become_lane();  // turns this connection into a lane of another link, if the hello was sent
+  // --- Lanes: link_lanes.cc ---
+  std::uint16_t max_lanes_here() const;
+  void offer_lanes();
+  void on_lane_step(std::uint64_t step);
+  void become_lane();
+  void use_lanes();  // if all are there
+  void stripe_writes();
   // A `resume` that the session has not seen yet, and what has followed it; a prefix: the frame was skipped.
   struct Resumed {};
   using Early = std::variant<Resumed, InboundFrame, Prefix>;
@@ -104,7 +108,6 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   const std::uint64_t number_;
   const std::shared_ptr<Loop> loop_;
   std::shared_ptr<Connection> connection_;  // null once the connection has ended
-  const std::shared_ptr<LinkLanes> lanes_;
   const std::shared_ptr<Route> route_;
   const bool is_dialled_;
   State state_ = State::handshake;
@@ -112,7 +115,6 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::atomic<bool> was_used_{false};
   bool hello_left_ = false;     // this side's Hello was sent
   bool end_is_proven_ = false;  // the peer itself is lost, not only the connection
-  std::optional<LaneInfo> lane_;
   AgentId peer_;
   HelloInfo hello_;  // of the peer
   std::string identity_;
@@ -121,6 +123,12 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::shared_ptr<Session> session_;  // null until ready
   std::deque<Early> early_;
   Loop::TimerId unused_timer_ = 0, heartbeat_ = 0;
+  std::shared_ptr<Link> whole_;                     // the link of which this one is a lane
+  std::atomic<std::uint64_t> lane_key_;             // of a lane, or that was offered for the lanes; 0: none
+  std::vector<std::unique_ptr<ByteStream>> lanes_;  // until there are all of them
+  std::size_t missing_lanes_ = 0;
+  bool peer_has_lanes_ = false;
+  StripedStream* striped_ = nullptr;  // owned by the connection
   Heartbeats beats_;
   Clock::time_point beat_due_;
 };

@@ -46,20 +46,6 @@ LinkTable::Links LinkTable::all() const {
   return {links_.begin(), links_.end()};
 }
 
-std::shared_ptr<Link> LinkTable::with_lanes(const LaneKey& key) const {
-  MutexLock lock(mutex_);
-  const auto found = std::find_if(links_.begin(), links_.end(), [&](const auto& link) {
-    return link->lanes()->offered() != 0 && link->lanes()->key() == key;
-  });
-  return found == links_.end() ? nullptr : *found;
-}
-
-bool LinkTable::keep_early_lane() {
-  if (++early_lanes_ <= max_handshakes_) return true;
-  --early_lanes_;
-  return false;
-}
-
 void LinkTable::forget(const AgentId& peer, const Error& error) {
   MutexLock lock(mutex_);
   forgotten_.emplace_back(peer, error);

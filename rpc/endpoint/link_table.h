@@ -25,7 +25,7 @@ class WEFT_EXPORT LinkTable {
  public:
   using Links = std::vector<std::shared_ptr<Link>>;  // in the order of their creation
 
-  // max_handshakes: the maximum number of pending handshakes of accepted connections, and of early lanes.
+  // max_handshakes: the maximum number of pending handshakes of accepted connections.
   explicit LinkTable(std::size_t max_handshakes) : max_handshakes_(max_handshakes) {}
 
   // The number of a new link: 1, 2, 3 and so on.
@@ -39,11 +39,6 @@ class WEFT_EXPORT LinkTable {
   Links clear();                                   // removes all links and returns them
 
   Links all() const;  // including links whose handshake is not complete
-  std::shared_ptr<Link> with_lanes(const LaneKey& key) const;  // null: none
-
-  // Lanes that arrived before the hello of their connection.
-  bool keep_early_lane();  // false: there are too many
-  void early_lanes_gone(std::size_t count) { early_lanes_ -= count; }
 
   // forget(): later connections to this incarnation are refused. forgotten(): the error with which they are
   // refused, on both sides; nullopt: the incarnation is not forgotten.
@@ -59,7 +54,6 @@ class WEFT_EXPORT LinkTable {
 
   const std::size_t max_handshakes_;
   std::atomic<std::uint64_t> last_link_{0};
-  std::atomic<std::size_t> early_lanes_{0};
 
   mutable Mutex mutex_;
   std::set<std::shared_ptr<Link>, ByNumber> links_ WEFT_GUARDED_BY(mutex_);

@@ -71,18 +71,17 @@ struct AgentOptions {
   // The maximum number of pending handshakes: accepted connections whose peer has not sent its hello. If
   // there are more, the oldest one is closed. Each handshake costs about 10 KiB, more with TLS, until
   // handshake_timeout. A job whose agents all start at once needs as many pending handshakes as it has
-  // agents. At most half of the descriptors of the process are used. The same maximum applies to lanes that
-  // arrive before the hello of their peer: further ones are closed.
+  // agents. At most half of the descriptors of the process are used.
   std::size_t max_handshakes = 16384;
   std::size_t loops = 1;  // event loops, if the agent has its own
   // The time for which a loop of the agent's own polls without work before it blocks. nullopt: up to 50 µs,
   // as long as events arrive within that time and no other thread needs the core (rpc/core/spin_policy.h). 0:
   // the loop blocks at once.
   std::optional<std::chrono::nanoseconds> spin;
-  // The maximum number of lanes: further TCP connections to a peer, which carry attachments of 1 MiB and
-  // more. The lanes are assigned to the agent's loops in turn. Lanes help on networks that limit the
-  // bandwidth of each connection or lose packets (docs/performance.md). The smaller value of the two sides
-  // applies, at most 16.
+  // The maximum number of lanes: further TCP connections to a peer. The bytes of the connection are divided
+  // between it and its lanes, in blocks of 32 KiB, so attachments of 1 MiB and more use all of them. Lanes
+  // help on networks that limit the bandwidth of each connection or lose packets (docs/performance.md). The
+  // smaller value of the two sides applies, at most 16.
   std::size_t lanes = 0;
   // Agents of one user on one host connect through shared memory, whichever addresses they use: each TCP and
   // Unix address has a companion (rpc/transport/shm/companion.h). Agents with credentials do not use shared

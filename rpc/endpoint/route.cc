@@ -277,8 +277,7 @@ void Route::dial_next(const Error& last) {
         Error(ErrorKind::permission_denied,
               "this agent has credentials, which the transport of " + address.text() + " does not check"));
   try {
-    transport->connect(address, loop(),
-                       core->connection_options(Address::looks_like(name_) ? std::string() : name_),
+    transport->connect(address, loop(), core->connection_options(expected_agent()),
                        [self = shared_from_this()](Result<std::shared_ptr<Connection>> made) {
                          self->dialled(std::move(made));
                        });

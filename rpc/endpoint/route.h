@@ -50,6 +50,8 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   Reach reach() const;
 
   const Address& dialled() const { return dialled_; }  // the address of the latest dial
+  // The name that the peer's certificate must have; empty: that of the host, because an address is dialled.
+  std::string expected_agent() const { return Address::looks_like(name_) ? std::string() : name_; }
   // The calls that wait for a connection.
   const std::deque<std::shared_ptr<PendingCall>>& waiting() const { return waiting_; }
   void learn(std::vector<Address> addresses);

@@ -31,19 +31,13 @@ std::uint64_t SentFrames::keep(Frame&& frame) {
   Kept& kept = at(end_);
   kept.bytes = frame.frame.bytes();
   kept.frame = std::move(frame);
-  kept.was_sent = kept.is_withdrawn = false;
+  kept.is_withdrawn = false;
   count(kept, 1);
   return end_++;
 }
 
 OutboundFrame SentFrames::next() {
-  Kept& kept = at(unsent_++);
-  Frame& whole = kept.frame;
-  if (std::exchange(kept.was_sent, true)) {
-    // The connection before may still send the head, and each connection sets the flag.
-    whole.frame.head = Buffer::copy(whole.frame.head.bytes());
-    remove_flag(whole.frame.head.bytes(), frame_flags::on_lanes);
-  }
+  Frame& whole = at(unsent_++).frame;
   OutboundFrame frame{.head = whole.frame.head, .attachments = whole.frame.attachments, .sent = {}};
   auto first = std::exchange(whole.frame.sent, nullptr);
   if (whole.check == nullptr && !whole.ends_when_sent) {

@@ -57,7 +57,6 @@ class WEFT_EXPORT SentFrames {
   struct Kept {
     Frame frame;
     std::uint64_t bytes = 0;
-    bool was_sent = false;
     bool is_withdrawn = false;
   };
   std::shared_ptr<PendingCall> drop_first();  // returns its notification; null: none

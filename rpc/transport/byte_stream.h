@@ -81,6 +81,8 @@ class WEFT_EXPORT ByteStream {
   virtual std::string identity() const { return {}; }
   // Whether the other side has closed its direction, or the stream has failed. Bytes may be left to read.
   virtual bool has_ended() const { return false; }
+  // Moves a stream of TCP to another loop, and drops the requested calls.
+  virtual void move_to(std::shared_ptr<Loop> loop) { (void)loop; }
   // The hosts of both ends. nullopt: the stream has none, because it is simulated.
   virtual std::optional<HostPair> hosts() const { return std::nullopt; }
   // Describes an error of this stream for users. Adds details to the error's message if the stream has them

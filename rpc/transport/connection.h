@@ -11,7 +11,7 @@
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/loop.h>
 #include <weft/rpc/core/memory_pool.h>
-#include <weft/rpc/transport/local_address.h>
+#include <weft/rpc/transport/byte_stream.h>
 #include <weft/rpc/wire/frame.h>
 
 #include <chrono>
@@ -21,9 +21,8 @@
 namespace weft::rpc {
 
 class Admission;
-class ByteStream;
 class Credentials;
-class Lanes;
+class StripedStream;
 
 // Options that all connections of an agent share.
 struct ConnectionOptions {
@@ -85,15 +84,11 @@ class WEFT_EXPORT Connection {
   virtual bool in_process() const { return false; }  // true: the other side is in this process
   virtual std::optional<HostPair> hosts() const { return std::nullopt; }  // ByteStream::hosts
 
-  // Lanes next to the connection (rpc/transport/lanes.h), if it supports them. After set_lanes() the peer may
-  // use them; after use_lanes() this side sends over them. The lanes close with the connection. After
-  // use_lanes(), or once the peer has used them, the connection closes if any lane is lost.
-  virtual bool takes_lanes() const { return false; }
-  virtual void set_lanes(std::unique_ptr<Lanes> lanes);
-  virtual void use_lanes() {}
-  // Detaches the stream, which becomes a lane of another connection. The observer is not called again, not
-  // even on_closed(). Null if frames are queued, or if bytes have arrived that were not delivered.
-  virtual std::unique_ptr<ByteStream> take_stream();
+  // Only for TCP. take_stream(): detaches the stream, which becomes a lane of another connection. The
+  // observer is not called again, not even on_closed(). Null if frames are queued, or if bytes have arrived
+  // that were not delivered. add_lanes(): the stream becomes part of a StripedStream, which is returned.
+  virtual std::unique_ptr<ByteStream> take_stream() { return nullptr; }
+  virtual StripedStream* add_lanes(std::vector<std::unique_ptr<ByteStream>>) { return nullptr; }
 
   // For frames without attachments whose order relative to other frames does not matter, such as heartbeats.
   // The frame is sent before all queued frames, including earlier ones of send_ahead(), but after a frame

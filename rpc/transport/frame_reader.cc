@@ -1,7 +1,6 @@
 #include <weft/rpc/transport/frame_reader.h>
 
 #include <weft/rpc/transport/admission.h>
-#include <weft/rpc/transport/lanes.h>
 
 #include <algorithm>
 #include <cstring>
@@ -110,7 +109,7 @@ std::optional<InboundFrame> FrameReader::next() {
   fill_body();
   if (piece_ != pieces_.size()) return std::nullopt;
   if (!addresses_.empty()) end_body();
-  if (!pulls_.empty() || !lane_reads_.empty()) return std::nullopt;
+  if (!pulls_.empty()) return std::nullopt;
   stage_ = Stage::prefix;
   greeted_ = greeted_ || frame_.prefix.kind == FrameKind::hello;
   return std::move(frame_);
@@ -118,7 +117,7 @@ std::optional<InboundFrame> FrameReader::next() {
 
 void FrameReader::check_greeting() const {
   const FrameKind kind = frame_.prefix.kind;
-  if (kind != FrameKind::hello && kind != FrameKind::goodbye && kind != FrameKind::lane)
+  if (kind != FrameKind::hello && kind != FrameKind::goodbye)
     throw Error(ErrorKind::protocol_error, "bad frame: expected a Hello, found a frame of kind " +
                                                std::to_string(static_cast<int>(kind)));
 }
@@ -147,9 +146,6 @@ void FrameReader::take(std::span<std::byte> into) {
 
 void FrameReader::begin_body() {
   const auto sizes = check_header(frame_.prefix, prefix_bytes_, frame_.header.bytes(), limits_);
-  const bool on_lanes = (frame_.prefix.flags & frame_flags::on_lanes) != 0;
-  if (on_lanes && !lanes_)
-    throw Error(ErrorKind::protocol_error, "bad frame: it uses lanes on a connection without lanes");
   pieces_.clear();
   piece_ = 0;
   frame_.attachments.reserve(sizes.size());
@@ -158,10 +154,6 @@ void FrameReader::begin_body() {
                                                                                   : Buffer::allocate(size));
     if (bulk_.contains(size)) {
       addresses_.push_back(0);
-      continue;
-    }
-    if (on_lanes && size >= Lanes::least_bytes) {
-      lane_reads_.push_back(attachment);
       continue;
     }
     if (size != 0) pieces_.push_back(attachment.bytes());

@@ -7,9 +7,6 @@
 // Bulk (BulkAccess): the body contains the addresses of the attachments. If next() returns nullopt and
 // pulls() is not empty, copy each attachment and call pulled().
 //
-// Lanes: the large attachments of the frame are not part of the body. Fill lane_reads() and call
-// lanes_read().
-//
 // With guard(), the reader stops at each large request or reply, before it allocates memory for the frame.
 // announced() returns the prefix of the frame, until the caller calls admit() or skip().
 //
@@ -43,20 +40,20 @@ class WEFT_EXPORT FrameReader {
   // This number of bytes has been read into targets().
   void advance(std::size_t bytes);
   // The next whole frame. nullopt: the reader needs further bytes, or the caller must act first (announced(),
-  // pulls(), lane_reads()).
+  // pulls()).
   std::optional<InboundFrame> next();
 
-  // After this call the peer is not trusted. Its first frame must be a Hello, Goodbye or Lane. Until a Hello
-  // has been received, the reader buffers at most the size of the largest of these frames. Call before the
+  // After this call the peer is not trusted. Its first frame must be a Hello or Goodbye. Until a Hello has
+  // been received, the reader buffers at most the size of the larger of these frames. Call before the
   // first advance().
   void guard() { guarded_ = true; }
   // The prefix of the frame that waits for admit() or skip(); null: none waits.
   const Prefix* announced() const { return stage_ == Stage::announced ? &frame_.prefix : nullptr; }
   void admit(std::shared_ptr<void> charge);  // the frame keeps `charge`
   // skip(): the reader discards the announced frame, and next() returns its prefix with an empty header.
-  // can_skip(): false for a frame with bulk or on lanes, because only the frame's header describes the layout
-  // of its body.
-  bool can_skip() const { return bulk_ == BulkRange{} && (frame_.prefix.flags & frame_flags::on_lanes) == 0; }
+  // can_skip(): false for a frame with bulk, because only the frame's header describes the layout of its
+  // body.
+  bool can_skip() const { return bulk_ == BulkRange{}; }
   void skip();
 
   // Whether no byte of a further frame has arrived: only then may the stream end.
@@ -64,10 +61,6 @@ class WEFT_EXPORT FrameReader {
 
   const std::vector<Pull>& pulls() const { return pulls_; }
   void pulled() { pulls_.clear(); }
-
-  void accept_lanes() { lanes_ = true; }  // before this call, a frame with attachments on lanes is an error
-  const std::vector<Buffer>& lane_reads() const { return lane_reads_; }
-  void lanes_read() { lane_reads_.clear(); }
 
  private:
   enum class Stage { prefix, announced, header, body, skipped };
@@ -101,8 +94,6 @@ class WEFT_EXPORT FrameReader {
   // The addresses of the frame's bulk, in the order of its attachments.
   std::vector<std::uint64_t> addresses_;
   std::vector<Pull> pulls_;
-  bool lanes_ = false;
-  std::vector<Buffer> lane_reads_;
   std::vector<std::span<std::byte>> targets_;
 };
 

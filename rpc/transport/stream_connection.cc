@@ -5,8 +5,7 @@
 //   awaiting_room -> open           there may be room (read_on())
 //   awaiting_room -> overdue        there was none in time: the frame is skipped
 //   overdue       -> open           it was skipped
-//   open          -> on_lanes       attachments of the frame are still on the lanes
-//   on_lanes      -> open           they have arrived; or from any state: finish()
+//   any           -> open           finish()
 //
 // Writing: send() only queues the frame, and one posted write() sends all frames of a turn:
 //
@@ -16,9 +15,8 @@
 //   blocked -> idle          the stream is writable
 //
 // While frames are delivered, frames that are sent are held back and written together afterwards
-// (write_held_back). A frame leaves queue_ when its part on the stream has been written. Then it waits for
-// its attachments: in unacknowledged_ for the receiver to copy its bulk, in on_lanes_ for the lanes. Its
-// `sent` runs after that.
+// (write_held_back). A frame leaves queue_ when its part on the stream has been written. If it has bulk, it
+// then waits in unacknowledged_ for the receiver to copy the bulk. Its `sent` runs after that.
 //
 // Closing: finish() writes the rest, closes its direction of the stream, and discards what it reads until the
 // other side closes, too. be_patient() restarts the timeout whenever there is progress.
@@ -26,6 +24,7 @@
 
 #include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/transport/admission.h>
+#include <weft/rpc/transport/internal/striped_stream.h>
 #include <weft/rpc/transport/tls_error.h>
 
 #include <asio/error.hpp>
@@ -44,8 +43,6 @@ constexpr int max_reads_a_turn = 16;               // then other connections on 
 constexpr auto timeout = std::chrono::seconds{2};  // of a finishing connection that makes no progress
 constexpr std::array<std::byte, Buffer::alignment> zeros{};
 
-bool is_for_lanes(const Buffer& attachment) { return attachment.size() >= Lanes::least_bytes; }
-
 std::size_t size_of(const std::vector<std::span<std::byte>>& spans) {
   std::size_t bytes = 0;
   for (const auto span : spans) bytes += span.size();
@@ -55,12 +52,11 @@ std::size_t size_of(const std::vector<std::span<std::byte>>& spans) {
 }  // namespace
 
 StreamConnection::StreamConnection(std::unique_ptr<ByteStream> stream, std::shared_ptr<Loop> loop,
-                                   const ConnectionOptions& options, bool takes_lanes)
+                                   const ConnectionOptions& options)
     : stream_(std::move(stream)),
       bulk_(stream_->bulk()),
       bulk_range_(bulk_ != nullptr ? bulk_->range() : BulkRange{}),
       loop_(std::move(loop)),
-      takes_lanes_(takes_lanes),
       reader_(options.limits, options.memory, bulk_range_),
       admission_(options.admission),
       description_(stream_->describe()) {
@@ -76,20 +72,16 @@ void StreamConnection::start(std::shared_ptr<ConnectionObserver> observer) {
 void StreamConnection::send(OutboundFrame&& frame) {
   if (closed_ || finishing_) return;
   Queued queued{std::move(frame)};
-  queued.on_lanes = using_lanes_ && std::any_of(queued.frame.attachments.begin(),
-                                                queued.frame.attachments.end(), is_for_lanes);
-  if (queued.on_lanes) add_flag(queued.frame.head.bytes(), frame_flags::on_lanes);
   queued.size = queued.bytes = queued.frame.head.size();
   for (const Buffer& attachment : queued.frame.attachments) {
     queued.bytes += attachment.size();
     if (bulk_range_.contains(attachment.size())) {
       queued.addresses.push_back(reinterpret_cast<std::uintptr_t>(attachment.data()));
       queued.size += sizeof(std::uint64_t);
-    } else if (!leaves_stream(queued, attachment)) {
+    } else {
       queued.size += padded(attachment.size());
     }
   }
-  if (queued.on_lanes) send_on_lanes(queued);
   unsent_bytes_ += queued.bytes;
   queue_.push(std::move(queued));
   write_soon();
@@ -117,7 +109,6 @@ void StreamConnection::write_soon() {
 void StreamConnection::finish(const Error& reason) {
   if (closed_ || finishing_) return;
   finishing_ = reason;
-  if (lanes_ != nullptr) lanes_->drop_reads();
   // From here on, only the pending request to the stream keeps this connection alive, until the other side
   // has received everything.
   const bool held = read_held();
@@ -133,7 +124,6 @@ void StreamConnection::close(const Error& reason) {
   loop_->cancel(std::exchange(timeout_, 0));
   stop_waiting_for_room();
   stream_->close();
-  if (lanes_ != nullptr) lanes_->close();
   // Posted, because the caller may still use what on_closed() destroys.
   if (observer_ != nullptr) loop_->post([self = shared_from_this()] { self->report(); });
   unsent_bytes_ = 0;
@@ -141,7 +131,6 @@ void StreamConnection::close(const Error& reason) {
   const auto unsent = std::exchange(queue_, {});
   const auto ahead = std::exchange(ahead_, {});
   const auto unread = std::exchange(unacknowledged_, {});
-  const auto on_lanes = std::exchange(on_lanes_, {});
 }
 
 void StreamConnection::report() {
@@ -206,10 +195,6 @@ bool StreamConnection::take_frames() {
         if (!let_in(*announced)) break;
         continue;
       }
-      if (!reader_.lane_reads().empty()) {
-        read_lanes();
-        break;
-      }
       if (reader_.pulls().empty()) break;
       std::error_code error;
       for (const auto& [address, into] : reader_.pulls()) {
@@ -261,12 +246,8 @@ bool StreamConnection::let_in(const Prefix& announced) {
   stop_waiting_for_room();
   if (reader_.can_skip()) {
     reader_.skip();
-  } else if (bulk_ != nullptr) {
-    reader_.admit(nullptr);
   } else {
-    throw Error(ErrorKind::resource_exhausted, "no room for a message on lanes with " +
-                                                   std::to_string(announced.message_bytes()) +
-                                                   " bytes (Limits::in_flight_total)");
+    reader_.admit(nullptr);
   }
   return true;
 }
@@ -347,7 +328,7 @@ void StreamConnection::gather() {
     const Queued& queued = queue_[i];
     add(queued.frame.head.data(), queued.frame.head.size());
     for (const Buffer& attachment : queued.frame.attachments) {
-      if (leaves_stream(queued, attachment)) continue;
+      if (bulk_range_.contains(attachment.size())) continue;
       add(attachment.data(), attachment.size());
       add(zeros.data(), padded(attachment.size()) - attachment.size());
     }
@@ -363,12 +344,6 @@ void StreamConnection::written(std::size_t bytes) {
   sent_bytes_ += bytes;
   while (!queue_.empty() && front_written_ >= queue_.front().size) {
     front_written_ -= queue_.front().size;
-    if (queue_.front().on_lanes) {
-      on_lanes_.push(queue_.pop());
-      leave_lanes();
-      if (closed_) return;
-      continue;
-    }
     if (queue_.front().addresses.empty()) {
       unsent_bytes_ -= queue_.front().bytes;
       Callback sent = std::move(queue_.front().frame.sent);
@@ -405,34 +380,6 @@ void StreamConnection::on_acknowledged() {
 
 // --- Lanes ---
 
-void StreamConnection::set_lanes(std::unique_ptr<Lanes> lanes) {
-  if (closed_ || lanes_ != nullptr) return;
-  lanes_ = std::move(lanes);
-  lanes_->start(while_alive(this, &StreamConnection::lane_lost));
-  reader_.accept_lanes();
-}
-
-void StreamConnection::use_lanes() {
-  if (lost_lane_) return close(*lost_lane_);
-  using_lanes_ = lanes_ != nullptr;
-}
-
-void StreamConnection::lane_lost(const std::string& why, bool idle) {
-  if (closed_) return;
-  if (finishing_) return close(*finishing_);
-  if (!lost_lane_) lost_lane_ = Error(ErrorKind::peer_lost, "a lane of the connection was lost: " + why);
-  // Until both sides use the lanes, the other side may have given them up.
-  if (!using_lanes_ && reading_ != Reading::on_lanes) return lanes_->close();
-  if (!idle) return close(*lost_lane_);
-  if (reading_ != Reading::on_lanes) end_without_lane();
-}
-
-// If the other side has closed, its last frames must still be read.
-void StreamConnection::end_without_lane() {
-  if (observer_ != nullptr && reading_ == Reading::open) on_readable();
-  if (!closed_) close(finishing_ ? *finishing_ : *lost_lane_);
-}
-
 std::unique_ptr<ByteStream> StreamConnection::take_stream() {
   if (closed_ || finishing_ || has_queued() || !reader_.between_frames()) return nullptr;
   closed_ = Error(ErrorKind::aborted, "the connection has become a lane");
@@ -440,49 +387,17 @@ std::unique_ptr<ByteStream> StreamConnection::take_stream() {
   return std::move(stream_);
 }
 
-bool StreamConnection::leaves_stream(const Queued& queued, const Buffer& attachment) const {
-  return bulk_range_.contains(attachment.size()) || (queued.on_lanes && is_for_lanes(attachment));
+StripedStream* StreamConnection::add_lanes(std::vector<std::unique_ptr<ByteStream>> lanes) {
+  lanes.insert(lanes.begin(), std::move(stream_));
+  auto* const striped = new StripedStream(std::move(lanes), received_bytes_, sent_bytes_);
+  stream_.reset(striped);
+  return striped;
 }
 
-void StreamConnection::send_on_lanes(const Queued& queued) {
-  std::vector<Buffer> buffers;
-  std::copy_if(queued.frame.attachments.begin(), queued.frame.attachments.end(), std::back_inserter(buffers),
-               is_for_lanes);
-  lanes_->write(std::move(buffers), while_alive(this, [](StreamConnection& self) {
-                  if (self.closed_) return;
-                  ++self.lanes_done_;
-                  self.leave_lanes();
-                  self.end_once_all_has_left();
-                }));
-}
-
-// Frames leave on_lanes_ in the order in which they were written to the stream.
-void StreamConnection::leave_lanes() {
-  while (lanes_done_ != 0 && !on_lanes_.empty() && !closed_) {
-    --lanes_done_;
-    if (finishing_) be_patient();
-    Queued left = on_lanes_.pop();
-    unsent_bytes_ -= left.bytes;
-    if (left.frame.sent) left.frame.sent();
-  }
-}
-
-void StreamConnection::read_lanes() {
-  if (lost_lane_) return close(*lost_lane_);
-  reading_ = Reading::on_lanes;
-  lanes_->read(reader_.lane_reads(), while_alive(this, [](StreamConnection& self) {
-                 if (self.closed_ || self.finishing_) return;
-                 self.reading_ = Reading::open;
-                 self.reader_.lanes_read();
-                 if (!self.take_frames()) return;
-                 self.write_held_back();
-                 if (self.closed_ || self.read_held()) return;
-                 self.lost_lane_ ? self.end_without_lane() : self.on_readable();
-               }));
-}
+// --- The end ---
 
 void StreamConnection::end_once_all_has_left() {
-  if (finishing_ && !closed_ && !has_queued() && on_lanes_.empty()) end_sending();
+  if (finishing_ && !closed_ && !has_queued()) end_sending();
 }
 
 void StreamConnection::end_sending() {
@@ -496,13 +411,10 @@ void StreamConnection::be_patient() {
   loop_->cancel(timeout_);
   // The pending request to the stream keeps this connection alive. The timer must not: the program may never
   // run its io_context again, and then the connection would never be destroyed.
-  const std::uint64_t written = lanes_ != nullptr ? lanes_->written_bytes() : 0;
-  timeout_ = loop_->schedule_closing(later(loop_->now(), timeout), [weak = weak_from_this(), written] {
+  timeout_ = loop_->schedule_closing(later(loop_->now(), timeout), [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (self == nullptr) return;
     self->timeout_ = 0;
-    // A large frame counts as sent only as a whole, so only the number of written bytes shows its progress.
-    if (self->lanes_ != nullptr && self->lanes_->written_bytes() != written) return self->be_patient();
     self->close(*self->finishing_);
   });
 }

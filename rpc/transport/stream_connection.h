@@ -3,21 +3,19 @@
 // Frames that are sent in the same turn of the loop are written together, with one gathering write. Reads
 // fill a FrameReader; large attachments are read directly into their final memory. If the stream has
 // BulkAccess, only the addresses of large attachments are sent, and a frame's `sent` runs when the other side
-// has copied the attachments. If the connection has lanes, large attachments are sent on them. Then a frame
-// is delivered, and counts as sent, when both of its parts are complete. send_ahead() puts a frame into the
-// next write, before all queued frames except one that was written in part. It does not overtake bytes that
-// the stream has accepted (in a socket's buffer or a ring).
+// has copied the attachments. send_ahead() puts a frame into the next write, before all queued frames except
+// one that was written in part. It does not overtake bytes that the stream has accepted (in a socket's buffer
+// or a ring).
 //
-// finish() writes all frames, closes this side's direction, and continues to read the stream and the lanes
-// until the other side has closed, too. Closing a socket with unread bytes would reset the connection, and
-// bytes in flight would be lost.
+// finish() writes all frames, closes this side's direction, and continues to read the stream until the other
+// side has closed, too. Closing a socket with unread bytes would reset the connection, and bytes in flight
+// would be lost.
 #pragma once
 
 #include <weft/rpc/core/fifo.h>
 #include <weft/rpc/transport/byte_stream.h>
 #include <weft/rpc/transport/connection.h>
 #include <weft/rpc/transport/frame_reader.h>
-#include <weft/rpc/transport/lanes.h>
 
 #include <optional>
 
@@ -26,21 +24,16 @@ namespace weft::rpc {
 class WEFT_EXPORT StreamConnection final : public Connection,
                                            public std::enable_shared_from_this<StreamConnection> {
  public:
-  // takes_lanes: true if the stream is one flow of a network, because additional flows can be faster.
   StreamConnection(std::unique_ptr<ByteStream> stream, std::shared_ptr<Loop> loop,
-                   const ConnectionOptions& options, bool takes_lanes = false);
+                   const ConnectionOptions& options);
 
   const std::shared_ptr<Loop>& loop() const override { return loop_; }
   void start(std::shared_ptr<ConnectionObserver> observer) override;
   void send(OutboundFrame&& frame) override;
   void send_ahead(OutboundFrame&& frame) override;
   std::uint64_t unsent_bytes() const override { return unsent_bytes_; }
-  std::uint64_t received_bytes() const override {
-    return received_bytes_ + (lanes_ != nullptr ? lanes_->received_bytes() : 0);
-  }
-  std::uint64_t sent_bytes() const override {
-    return sent_bytes_ + (lanes_ != nullptr ? lanes_->written_bytes() : 0);
-  }
+  std::uint64_t received_bytes() const override { return received_bytes_; }
+  std::uint64_t sent_bytes() const override { return sent_bytes_; }
   void finish(const Error& reason) override;
   void close(const Error& reason) override;
   std::string describe() const override { return description_; }
@@ -49,24 +42,18 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   std::optional<HostPair> hosts() const override {
     return stream_ != nullptr ? stream_->hosts() : std::nullopt;
   }
-  bool takes_lanes() const override { return takes_lanes_; }
-  void set_lanes(std::unique_ptr<Lanes> lanes) override;
-  void use_lanes() override;
   std::unique_ptr<ByteStream> take_stream() override;
+  StripedStream* add_lanes(std::vector<std::unique_ptr<ByteStream>> lanes) override;
 
  private:
-  enum class Reading : std::uint8_t { open, awaiting_room, overdue, on_lanes };
+  enum class Reading : std::uint8_t { open, awaiting_room, overdue };
   enum class Writing : std::uint8_t { idle, due, blocked };
   struct Queued {
     OutboundFrame frame;
     std::size_t size = 0;                  // bytes on the stream
     std::uint64_t bytes = 0;               // bytes of memory that the frame keeps
     std::vector<std::uint64_t> addresses;  // the addresses of its bulk attachments
-    bool on_lanes = false;                 // its large attachments are sent on lanes
   };
-  // Whether the attachment is not written to the stream: lanes carry it, or the receiver reads it from
-  // memory.
-  bool leaves_stream(const Queued& queued, const Buffer& attachment) const;
 
   void await_readable();
   void on_readable();
@@ -83,11 +70,6 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void gather();
   void written(std::size_t bytes);
   void on_acknowledged();
-  void send_on_lanes(const Queued& queued);
-  void leave_lanes();
-  void read_lanes();
-  void lane_lost(const std::string& why, bool idle);
-  void end_without_lane();
   void lost(const std::error_code& error);
   void end_once_all_has_left();
   void end_sending();
@@ -98,7 +80,6 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   BulkAccess* const bulk_;              // null: the stream carries all attachments
   const BulkRange bulk_range_;
   const std::shared_ptr<Loop> loop_;
-  const bool takes_lanes_;
   FrameReader reader_;
   const std::shared_ptr<Admission> admission_;
   const std::string description_;
@@ -112,7 +93,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   std::size_t front_written_ = 0;  // bytes of the queue's front that have been written
   std::uint64_t unsent_bytes_ = 0;
   std::uint64_t received_bytes_ = 0;
-  std::uint64_t sent_bytes_ = 0;  // without those on lanes
+  std::uint64_t sent_bytes_ = 0;
   Reading reading_ = Reading::open;
   std::shared_ptr<void> place_for_room_;  // the place in Admission's queue
   Loop::TimerId room_timer_ = 0;
@@ -123,15 +104,6 @@ class WEFT_EXPORT StreamConnection final : public Connection,
 
   Fifo<Queued> unacknowledged_;  // frames whose bulk the other side has not copied yet
   std::uint64_t acknowledged_ = 0;
-
-  std::unique_ptr<Lanes> lanes_;
-  std::optional<Error> lost_lane_;  // the reason for which this connection closes if it needs the lanes
-  bool using_lanes_ = false;        // this side sends attachments on the lanes
-  Fifo<Queued> on_lanes_;           // frames whose part on the stream was written
-  // The number of frames whose transfer on the lanes is complete and that are still in on_lanes_, or in
-  // queue_ if their part on the stream has not been written. They are the first frames of on_lanes_ and then
-  // of queue_.
-  std::size_t lanes_done_ = 0;
 };
 
 }  // namespace weft::rpc

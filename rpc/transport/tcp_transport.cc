@@ -31,16 +31,14 @@ std::string host_of(const tcp::endpoint& endpoint) {
   return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).to_string();
 }
 
-// Only lanes need it: they may be idle for a long time, while connections send heartbeats. Keep-alive
-// prevents that a network drops an idle flow, and detects a flow that was dropped.
+// Only lanes need it: they may be idle for a long time. It prevents that a network drops an idle flow, and
+// detects a flow that was dropped.
 void keep_alive(tcp::socket& socket) {
-  const auto set = [&](int level, int option, int value) {
-    (void)::setsockopt(socket.native_handle(), level, option, &value, sizeof value);
-  };
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);  // seconds
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  constexpr int options[][2]{{TCP_KEEPIDLE, 30}, {TCP_KEEPINTVL, 10}, {TCP_KEEPCNT, 3}};  // in seconds
+  for (const auto& [option, value] : options)
+    (void)::setsockopt(socket.native_handle(), IPPROTO_TCP, option, &value, sizeof value);
+  asio::error_code ignored;
+  socket.set_option(asio::socket_base::keep_alive(true), ignored);
 }
 
 enum class Side { client, server };
@@ -59,7 +57,7 @@ std::shared_ptr<Connection> make_connection(tcp::socket socket, const std::share
       HostPair{host_of(local), host_of(remote)});
   stream = side == Side::server ? secured_server(std::move(stream), options, loop)
                                 : secured_client(std::move(stream), options, host, loop);
-  return std::make_shared<StreamConnection>(std::move(stream), loop, options, true);
+  return std::make_shared<StreamConnection>(std::move(stream), loop, options);
 }
 
 // One connect(), from resolving the name to the result; used on its loop. Each address of the host is tried

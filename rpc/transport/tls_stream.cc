@@ -226,6 +226,16 @@ void TlsStream::close() {
   writable_ = {};
 }
 
+void TlsStream::move_to(std::shared_ptr<Loop> loop) {
+  alive_ = std::make_shared<char>();
+  readable_ = {};
+  writable_ = {};
+  awaits_reading_ = awaits_writing_ = wakes_soon_ = false;
+  loop_ = std::move(loop);
+  wire_->lower().move_to(loop_);
+  if (wire_->pending() > 0) await_writing();
+}
+
 std::optional<HostPair> TlsStream::hosts() const { return wire_->lower().hosts(); }
 
 std::string TlsStream::describe() const { return "tls over " + wire_->lower().describe(); }

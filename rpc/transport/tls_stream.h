@@ -54,6 +54,7 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
   void when_writable(Callback job) override;
   void shut_down_writing(std::error_code& error) override;
   void close() override;
+  void move_to(std::shared_ptr<Loop> loop) override;
 
   std::string describe() const override;
   // "cert:NAME" (from the certificate: the first weft:// URI, otherwise the first DNS name, otherwise the
@@ -90,7 +91,7 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
   void wake(bool readable);
 
   const bool server_;
-  const std::shared_ptr<Loop> loop_;
+  std::shared_ptr<Loop> loop_;
   const TlsSettings settings_;
   // ssl_ uses these three members. It is declared after them, so it is destroyed first.
   std::shared_ptr<const CredentialSnapshot> credentials_;

@@ -13,8 +13,7 @@ namespace weft::rpc {
 // A frame that is sent.
 struct OutboundFrame {
   Buffer head;  // the encoded prefix and header
-  // Borrowed until `sent` has run. If `sent` never runs, they are borrowed until these Buffers are destroyed,
-  // which may be shortly after on_closed(), because lanes on other threads may still read them.
+  // Borrowed until `sent` has run. If `sent` never runs, they are borrowed until these Buffers are destroyed.
   std::vector<Buffer> attachments;
   Callback sent;  // runs on the connection's loop when all bytes have been sent; never after a failure
 

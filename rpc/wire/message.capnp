@@ -10,14 +10,14 @@ struct Header {
   attachments @0 :List(UInt64);  # bytes of each attachment; each begins at a multiple of 64 in the body
 
   union {
-    none @1 :Void;               # ping, pong, received
+    none @1 :Void;               # ping, pong, lane, received
     hello @2 :Hello;
     request @3 :Request;
     reply @4 :Reply;
     cancel @5 :Void;             # of the request whose id the prefix carries
     goodbye @6 :Goodbye;
     credit @7 :Credit;
-    lane @8 :Lane;
+    unusedLane @8 :Void;
     resume @9 :Resume;
   }
 }
@@ -35,13 +35,15 @@ struct Hello {
   mostHeader @8 :UInt32;         # maximum bytes of one frame's header; 0: not stated
   mostBody @9 :UInt64;           # maximum bytes of its body
   mostAttachments @10 :UInt32;   # maximum number in one frame
-  lanes @11 :UInt16;             # maximum number of additional connections for large attachments
-  laneKey @12 :Data;             # proves that a lane of the peer belongs to this connection
+  unusedLanes @11 :UInt16;
+  unusedLaneKey @12 :Data;
   host @13 :UInt64;              # a hash that is equal for agents of one host and process namespace; 0: unknown
   process @14 :UInt32;           # the number of the agent's process
   started @15 :UInt64;           # the start of that process, in clock ticks of its host
   network @16 :UInt64;           # a hash that is equal for agents of one host and network namespace; 0: unknown
   mostReplies @17 :UInt64;       # bytes of replies in flight that this side accepts; 0: not stated
+  lanes @18 :UInt16;             # maximum number of lanes of this connection
+  laneKey @19 :UInt64;           # of a lane: the key that was offered for it plus its number; 0: not a lane
 }
 
 # The agent with the smaller id (name, then incarnation) states the connection that the session uses; the other agent
@@ -52,13 +54,6 @@ struct Resume {
   epoch @1 :UInt64;              # grows with each choice of a connection
   accepted @2 :UInt64;           # the number of numbered frames that the sender has accepted in this session
   isNew @3 :Bool;                # the sender has just made this session
-}
-
-# Turns a connection into a lane of another one, or reports the progress (docs/internals/wire_protocol.md, "Lanes").
-struct Lane {
-  key @0 :Data;
-  index @1 :UInt16;
-  count @2 :UInt16;
 }
 
 # Returns the credit of notifications, which have no reply.

@@ -36,19 +36,6 @@ kj::ArrayPtr<const capnp::word> words(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const capnp::word*>(bytes.data()), bytes.size() / 8};
 }
 
-kj::ArrayPtr<const kj::byte> data(const LaneKey& key) {
-  return {reinterpret_cast<const kj::byte*>(key.data()), sizeof key};
-}
-
-LaneKey key_of(capnp::Data::Reader bytes) {
-  LaneKey key{};
-  if (bytes.size() != 0 && bytes.size() != sizeof key)
-    refuse("a lane's key of " + std::to_string(bytes.size()) + " bytes, expected " +
-           std::to_string(sizeof key));
-  if (bytes.size() != 0) std::memcpy(key.data(), bytes.begin(), bytes.size());
-  return key;
-}
-
 // A payload that is too large is omitted; the error itself is delivered.
 std::shared_ptr<const ErrorPayload> payload_of(schema::Failure::Reader failure) {
   const auto type = failure.getPayloadType();
@@ -72,13 +59,15 @@ FrameKind kind_of(schema::Header::Which which, FrameKind prefix_kind) {
       return FrameKind::goodbye;
     case schema::Header::CREDIT:
       return FrameKind::credit;
-    case schema::Header::LANE:
-      return FrameKind::lane;
     case schema::Header::RESUME:
       return FrameKind::resume;
     case schema::Header::NONE:
-      return prefix_kind == FrameKind::pong || prefix_kind == FrameKind::received ? prefix_kind
-                                                                                  : FrameKind::ping;
+      return prefix_kind == FrameKind::pong || prefix_kind == FrameKind::lane ||
+                     prefix_kind == FrameKind::received
+                 ? prefix_kind
+                 : FrameKind::ping;
+    case schema::Header::UNUSED_LANE:
+      break;
   }
   refuse("a header of unknown kind " + std::to_string(static_cast<int>(which)));
 }
@@ -210,7 +199,7 @@ OutboundFrame OutgoingMessage::hello(const HelloInfo& info) {
   hello.setMostBody(info.max_body);
   hello.setMostAttachments(info.max_attachments);
   hello.setLanes(info.lanes);
-  if (info.lanes != 0) hello.setLaneKey(data(info.lane_key));
+  hello.setLaneKey(info.lane_key);
   hello.setHost(info.process.host);
   hello.setProcess(info.process.number);
   hello.setStarted(info.process.started);
@@ -268,15 +257,6 @@ OutboundFrame OutgoingMessage::resume(const ResumeInfo& info) {
   resume.setAccepted(info.accepted);
   resume.setIsNew(info.is_new);
   return message.seal(FrameKind::resume, 0, 0);
-}
-
-OutboundFrame OutgoingMessage::lane(const LaneInfo& info) {
-  OutgoingMessage message;
-  auto lane = message.content_->header.initLane();
-  lane.setKey(data(info.key));
-  lane.setIndex(info.index);
-  lane.setCount(info.count);
-  return message.seal(FrameKind::lane, 0, 0);
 }
 
 std::unique_ptr<OutgoingMessage> OutgoingMessage::again(const OutboundFrame& sealed) {
@@ -423,7 +403,7 @@ HelloInfo IncomingMessage::hello() const {
                    hello.getMostBody(),
                    hello.getMostAttachments(),
                    hello.getLanes(),
-                   key_of(hello.getLaneKey()),
+                   hello.getLaneKey(),
                    {hello.getHost(), hello.getProcess(), hello.getStarted(), hello.getNetwork()},
                    hello.getMostReplies()};
     const auto addresses = hello.getAddresses();
@@ -460,13 +440,6 @@ CreditInfo IncomingMessage::credit() const {
   return checked([&] {
     const auto credit = content_->header.getCredit();
     return CreditInfo{credit.getCalls(), credit.getBytes()};
-  });
-}
-
-LaneInfo IncomingMessage::lane() const {
-  return checked([&] {
-    const auto lane = content_->header.getLane();
-    return LaneInfo{key_of(lane.getKey()), lane.getIndex(), lane.getCount()};
   });
 }
 

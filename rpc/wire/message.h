@@ -25,9 +25,6 @@ class CallPart;
 
 inline constexpr std::size_t max_name_bytes = 255;  // the maximum length of an agent's name
 
-// The key by which a lane proves to which connection it belongs.
-using LaneKey = std::array<std::uint64_t, 2>;
-
 // The contents of a hello, about the sending side.
 struct HelloInfo {
   std::uint16_t version_min = 1, version_max = 1;
@@ -42,8 +39,8 @@ struct HelloInfo {
   std::uint32_t max_header = 0;
   std::uint64_t max_body = 0;
   std::uint32_t max_attachments = 0;
-  std::uint16_t lanes = 0;  // the maximum number of lanes of this side
-  LaneKey lane_key{};
+  std::uint16_t lanes = 0;        // the maximum number of lanes of this side
+  std::uint64_t lane_key = 0;     // 0: the connection is not a lane
   ProcessId process;              // the agent's process, for peers on its host
   std::uint64_t max_replies = 0;  // bytes of replies in flight that this side accepts; 0: not stated
 };
@@ -52,12 +49,6 @@ struct HelloInfo {
 struct ResumeInfo {
   std::uint64_t session = 0, epoch = 0, accepted = 0;
   bool is_new = false;
-};
-
-// Turns a connection into a lane of another one.
-struct LaneInfo {
-  LaneKey key{};  // from the hello of the connection to which the lane belongs
-  std::uint16_t index = 0, count = 0;
 };
 
 // Credit that the receiver of notifications returns.
@@ -106,7 +97,6 @@ class WEFT_EXPORT OutgoingMessage {
   static OutboundFrame failure(std::uint64_t call_id, const FailureInfo& failure);
   static OutboundFrame plain(FrameKind kind, std::uint64_t id);  // ping, pong, cancel, received
   static OutboundFrame resume(const ResumeInfo& info);
-  static OutboundFrame lane(const LaneInfo& info);
   static OutboundFrame credit(const CreditInfo& credit);
   // A copy of a sealed request. The copy can be sealed with another id, deadline and attempt.
   static std::unique_ptr<OutgoingMessage> again(const OutboundFrame& sealed);
@@ -203,7 +193,6 @@ class WEFT_EXPORT IncomingMessage {
   RequestInfo request() const;
   std::optional<Error> goodbye() const;
   CreditInfo credit() const;
-  LaneInfo lane() const;
   ResumeInfo resume() const;
   std::size_t argument_count() const;
   ValueReader argument(std::size_t i);

@@ -73,29 +73,6 @@ bool begins_like_tls(std::span<const std::byte> bytes) {
          bytes[1] == std::byte{3};
 }
 
-namespace {
-
-void set_flags(std::span<std::byte> head, std::uint16_t flags) {
-  const auto prefix = head.first<Prefix::size>();
-  if (take_at<std::uint16_t>(prefix, flags_offset) == flags) return;
-  put_at(prefix, flags_offset, flags);
-  put_at(prefix, checksum_offset, frame_checksum(prefix, head.subspan(Prefix::size)));
-}
-
-std::uint16_t flags_of(std::span<const std::byte> head) {
-  return take_at<std::uint16_t>(head.first<Prefix::size>(), flags_offset);
-}
-
-}  // namespace
-
-void add_flag(std::span<std::byte> head, std::uint16_t flag) {
-  set_flags(head, static_cast<std::uint16_t>(flags_of(head) | flag));
-}
-
-void remove_flag(std::span<std::byte> head, std::uint16_t flag) {
-  set_flags(head, static_cast<std::uint16_t>(flags_of(head) & ~flag));
-}
-
 std::uint32_t frame_checksum(std::span<const std::byte, Prefix::size> prefix,
                              std::span<const std::byte> header) {
   std::array<std::byte, Prefix::size> cleared;

@@ -27,16 +27,15 @@ enum class FrameKind : std::uint8_t {
   ping = 6,
   pong = 7,
   credit = 8,
-  lane = 9,
+  lane = 9,       // call_id: rpc/endpoint/link_lanes.cc
   received = 10,  // call_id: the number of numbered frames that this side has accepted
   resume = 11,    // the connection that a session uses (rpc/endpoint/session.h)
 };
 
 namespace frame_flags {
 inline constexpr std::uint16_t notify = 1;       // a request without a reply
-inline constexpr std::uint16_t on_lanes = 2;     // its large attachments are sent on the lanes
 inline constexpr std::uint16_t acknowledge = 4;  // the sender waits for the acknowledgement of this frame
-inline constexpr std::uint16_t known = notify | on_lanes | acknowledge;  // all flags
+inline constexpr std::uint16_t known = notify | acknowledge;  // all flags
 }  // namespace frame_flags
 
 // The prefix, decoded.
@@ -73,10 +72,6 @@ WEFT_EXPORT Prefix decode(std::span<const std::byte, Prefix::size> bytes, const 
 
 // Whether a connection begins with a TLS record instead of a frame. bytes: its first bytes, at least 2.
 WEFT_EXPORT bool begins_like_tls(std::span<const std::byte> bytes);
-
-// Change a flag of an encoded frame. head: its prefix, followed by its header.
-WEFT_EXPORT void add_flag(std::span<std::byte> head, std::uint16_t flag);
-WEFT_EXPORT void remove_flag(std::span<std::byte> head, std::uint16_t flag);
 
 // The checksum of a frame with this encoded prefix and header; the prefix's checksum field counts as zero.
 WEFT_EXPORT std::uint32_t frame_checksum(std::span<const std::byte, Prefix::size> prefix,

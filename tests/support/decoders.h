@@ -194,7 +194,6 @@ class Decoders {
       reads(wrong_, [&] { failure(message.failure()); });
       reads(wrong_, [&] { (void)message.request(); });
       reads(wrong_, [&] { (void)message.credit(); });
-      reads(wrong_, [&] { (void)message.lane(); });
       reads(wrong_, [&] { (void)message.hello(); });
       reads(wrong_,
             [&] { (void)message.unknown_required([](std::string_view key) { return key == "rref"; }); });

@@ -261,10 +261,6 @@ inline std::vector<Bytes> recorded(FrameKind kind) {
       for (const std::uint64_t n : {0ULL, 1ULL, 1000ULL, ~0ULL})
         frames.push_back(test::bytes_of(OutgoingMessage::credit({static_cast<std::uint32_t>(n), n})));
       break;
-    case FrameKind::lane:
-      for (const std::uint16_t n : {0, 1, 65535})
-        frames.push_back(test::bytes_of(OutgoingMessage::lane({{n, 7}, n, 4})));
-      break;
     default:
       for (const std::uint64_t id : {0, 1, 5}) frames.push_back(plain(kind, id));
   }

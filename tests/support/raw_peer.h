@@ -86,15 +86,10 @@ class Socket {
     return true;
   }
   void end_sending() { ::shutdown(fd_, SHUT_WR); }
-  void accept_lanes() { reader_.accept_lanes(); }  // their bytes are not read
   // The next frame; none once the other side has closed.
   std::optional<InboundFrame> next() {
     for (;;) {
       if (auto frame = reader_.next()) return frame;
-      if (!reader_.lane_reads().empty()) {
-        reader_.lanes_read();
-        continue;
-      }
       const std::size_t n = receive(reader_.targets().front());
       if (n == 0) return std::nullopt;
       reader_.advance(n);

@@ -4,6 +4,7 @@
 // sockets, the stream polls the socket by reading from it instead of waiting.
 #pragma once
 
+#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/transport/byte_stream.h>
 #include <weft/rpc/transport/internal/socket_user.h>
 
@@ -71,6 +72,15 @@ class SocketStream final : public ByteStream {
     if (polled_ != nullptr) polled_->end();
     socket_.shutdown(Socket::shutdown_both, ignored);
     socket_.close(ignored);
+  }
+
+  void move_to(std::shared_ptr<Loop> loop) override {
+    if (polled_ != nullptr) std::exchange(polled_, nullptr)->end();
+    asked_to_poll_ = false;
+    asio::error_code ignored;
+    const auto protocol = socket_.local_endpoint(ignored).protocol();
+    socket_ = Socket(io_context_of(*loop), protocol, socket_.release());
+    loop_ = std::move(loop);
   }
 
   std::string describe() const override { return description_; }
@@ -163,7 +173,7 @@ class SocketStream final : public ByteStream {
   }
 
   mutable Socket socket_;  // its descriptor is not available of a constant
-  const std::shared_ptr<Loop> loop_;
+  std::shared_ptr<Loop> loop_;
   const std::string description_;
   const HostPair hosts_;
   std::shared_ptr<Polled> polled_;  // null: the loop does not poll the socket

@@ -1,10 +1,10 @@
-// Lanes between agents: how they are opened, which attachments they carry, and how failures are handled.
+// Lanes between agents: how they are made, which bytes they carry, and how failures are handled.
 #include <weft/rpc/rpc.h>
-#include <weft/rpc/transport/lanes.h>
 
 #include <asio/io_context.hpp>
 
 #include <future>
+#include <set>
 
 #include "tests/support/cluster.h"
 #include "tests/support/errors.h"
@@ -19,6 +19,9 @@ using test::error_of;
 using test::eventually;
 using test::got;
 using test::kind_of;
+
+constexpr std::uint64_t complete = 0, striped = 1;  // docs/internals/wire_protocol.md, "Lanes"
+constexpr std::size_t block = 32'768;
 
 struct Mirror {
   Buffer back(Buffer bytes) { return bytes; }
@@ -42,7 +45,7 @@ class LinkLanesTest : public testing::Test {
     AgentOptions options{.name = name,
                          .listen = {"tcp://127.0.0.1:0"},
                          .credentials = std::move(credentials),
-                         .loops = 2,
+                         .loops = 3,
                          .lanes = lanes,
                          .same_host = false,
                          .log = [](const LogRecord&) {}};
@@ -50,14 +53,19 @@ class LinkLanesTest : public testing::Test {
     agent->serve(std::make_shared<Mirror>());
     return *agent;
   }
+  // Both have `lanes` lanes.
+  static void await_lanes(const Agent& a, const Agent& b, std::uint64_t lanes) {
+    eventually("both have their lanes",
+               [&] { return a.counts().lanes_made == lanes && b.counts().lanes_made == lanes; });
+  }
   static Peer connect(Agent& from, Agent& to) {
     Peer peer = from.connect(to.addresses().front());
     got(peer.ready());
     return peer;
   }
   static void expect_mirrored(const Peer& peer) {
-    for (const std::size_t size : {std::size_t{100}, Lanes::least_bytes - 1, Lanes::least_bytes,
-                                   Lanes::least_bytes + 1, std::size_t{9'000'001}}) {
+    for (const std::size_t size :
+         {std::size_t{100}, block - 1, block, std::size_t{1} << 20, std::size_t{9'000'001}}) {
       const Buffer sent = filled(size, static_cast<unsigned>(size));
       EXPECT_TRUE(same(got(peer.call<&Mirror::back>(sent)), sent)) << size;
     }
@@ -68,11 +76,11 @@ class LinkLanesTest : public testing::Test {
 TEST_F(LinkLanesTest, AreLimitedByBothSides) {
   Agent &anna = add("anna", 3), &bert = add("bert", 2);
   const Peer peer = connect(anna, bert);
-  eventually("both have their lanes",
-             [&] { return anna.counts().lanes_made == 2 && bert.counts().lanes_made == 2; });
+  await_lanes(anna, bert, 2);
   expect_mirrored(peer);
   EXPECT_EQ(anna.counts().connections, 1U);
   EXPECT_EQ(bert.counts().connections, 1U);  // those that became lanes do not count
+  EXPECT_EQ(bert.counts().handshakes, 0U);
 }
 
 TEST_F(LinkLanesTest, AreNotOpenedIfOneSideHasNone) {
@@ -101,15 +109,24 @@ TEST_F(LinkLanesTest, AreSecuredLikeTheConnection) {
   Agent &anna = add("anna", 2, std::make_shared<Credentials>(authority.credentials("anna"))),
         &bert = add("bert", 2, std::make_shared<Credentials>(authority.credentials("bert")));
   const Peer peer = connect(anna, bert);
-  eventually("both have their lanes",
-             [&] { return anna.counts().lanes_made == 2 && bert.counts().lanes_made == 2; });
+  await_lanes(anna, bert, 2);
   expect_mirrored(peer);
+}
+
+TEST_F(LinkLanesTest, ExistOnlyNextToTcp) {
+  Agent& anna = add("anna", 2);
+  AgentOptions options{.name = "bert", .lanes = 2, .same_host = false};
+  options.listen = {"unix:///tmp/weft-test-lanes-" + std::to_string(::getpid())};
+  Agent bert(std::move(options));
+  bert.serve(std::make_shared<Mirror>());
+  expect_mirrored(connect(anna, bert));
+  EXPECT_EQ(anna.counts().lanes_made + bert.counts().lanes_made, 0U);
 }
 
 TEST_F(LinkLanesTest, EndWithTheirConnection) {
   Agent &anna = add("anna", 2), &bert = add("bert", 2);
   const Peer peer = connect(anna, bert);
-  eventually("both have their lanes", [&] { return bert.counts().lanes_made == 2; });
+  await_lanes(anna, bert, 2);
   auto call = peer.call<&Mirror::size>(filled(64 << 20, 1));
   agents_.pop_back();  // destroys bert during the call or after it
   const auto error = error_of([&] { return call.get(); });
@@ -119,150 +136,166 @@ TEST_F(LinkLanesTest, EndWithTheirConnection) {
   }
 }
 
-TEST_F(LinkLanesTest, WithoutAConnectionAreRefused) {
-  Agent& anna = add("anna", 2);
-  auto stranger = probe::Socket::connected(anna.addresses().front());
-  stranger.send(test::bytes_of(OutgoingMessage::lane({{1, 2}, 0, 2})));
-  EXPECT_EQ(stranger.frames_to_end(), 1U);  // anna's hello
-  EXPECT_EQ(anna.counts().lanes_made, 0U);
-}
+// --- A hand-written peer that dials ---
+
+Bytes step(std::uint64_t id) { return probe::plain(FrameKind::lane, id); }
+
+// The bytes of a connection and its lanes, from position `at` on, as docs/internals/wire_protocol.md defines
+// them.
+struct Striped {
+  std::vector<probe::Socket*> sockets;
+  std::size_t at, first;  // the position, and the first striped block
+
+  probe::Socket& next() const { return *sockets[at / block < first ? 0 : at / block % sockets.size()]; }
+  void send(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const std::size_t n = std::min(bytes.size(), block - at % block);
+      ASSERT_TRUE(next().send(bytes.first(n)));
+      bytes = bytes.subspan(n);
+      at += n;
+    }
+  }
+  Bytes receive(std::size_t size) {
+    Bytes bytes(size);
+    for (std::span<std::byte> rest = bytes; !rest.empty();) {
+      const std::size_t n = next().receive(rest.first(std::min(rest.size(), block - at % block)));
+      if (n == 0) throw std::runtime_error("a stream has ended");
+      rest = rest.subspan(n);
+      at += n;
+    }
+    return bytes;
+  }
+};
 
 // A peer that knows the key of its connection.
 struct ByHand {
-  explicit ByHand(Agent& agent, bool greets = true)
+  explicit ByHand(Agent& agent)
       : address(agent.addresses().front()), connection(probe::Socket::connected(address)) {
-    if (greets) greet();
-    theirs = IncomingMessage(*connection.next(), Limits{}).hello();
+    send(hello(0));
+    const auto theirs = connection.next();
+    EXPECT_EQ(IncomingMessage(*theirs, Limits{}).hello().lanes, 2U);
+    received += bytes_of(*theirs);
+    key = next_step();
   }
-  void greet() {
-    const HelloInfo hello{.name = "by-hand", .incarnation = 5, .lanes = 4};
-    connection.send(test::bytes_of(OutgoingMessage::hello(hello)));
+  static Bytes hello(std::uint64_t lane_key, std::uint64_t incarnation = 5) {
+    return test::bytes_of(OutgoingMessage::hello(
+        {.name = "by-hand", .incarnation = incarnation, .lanes = 4, .lane_key = lane_key}));
   }
-  probe::Socket lane(std::uint16_t index, std::uint16_t count) const {
+  static std::size_t bytes_of(const InboundFrame& frame) {
+    return Prefix::size + frame.prefix.message_bytes();
+  }
+  void send(const Bytes& bytes) {
+    connection.send(bytes);
+    sent += bytes.size();
+  }
+  probe::Socket lane(std::uint64_t number) const {
     auto socket = probe::Socket::connected(address);
-    socket.send(test::bytes_of(OutgoingMessage::lane({theirs.lane_key, index, count})));
+    socket.send(hello(key + number));
     return socket;
   }
+  // The next step that the agent states.
+  std::uint64_t next_step() {
+    const auto frame = connection.next();
+    if (!frame || frame->prefix.kind != FrameKind::lane) throw std::runtime_error("no step of lanes");
+    received += bytes_of(*frame);
+    return frame->prefix.call_id;
+  }
+  void expect_alive() {
+    send(probe::plain(FrameKind::ping, 1));
+    const auto pong = connection.next();
+    ASSERT_TRUE(pong);
+    EXPECT_EQ(pong->prefix.kind, FrameKind::pong);
+    received += bytes_of(*pong);
+  }
+  bool is_closed() { return connection.frames_to_end() == 0; }
+
   std::string address;
   probe::Socket connection;
-  HelloInfo theirs;
+  std::size_t sent = 0, received = 0;
+  std::uint64_t key = 0;
 };
 
-TEST_F(LinkLanesTest, AreOpenOnceAllHaveArrived) {
+TEST_F(LinkLanesTest, CarryTheBlocksInTurn) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna);
-  EXPECT_EQ(peer.theirs.lanes, 2U);
-  const auto second = peer.lane(1, 2), first = peer.lane(0, 2);
-  const auto said = peer.connection.next();
-  ASSERT_TRUE(said && said->prefix.kind == FrameKind::lane);
-  EXPECT_EQ(IncomingMessage(*said, Limits{}).lane().count, 2U);
-}
-
-TEST_F(LinkLanesTest, MayArriveBeforeTheHello) {
-  Agent& anna = add("anna", 2);
-  ByHand peer(anna, false);
-  auto second = peer.lane(1, 2), first = peer.lane(0, 2);
-  // anna's hello; she receives this peer's at about the same time
-  for (auto* lane : {&first, &second}) ASSERT_TRUE(lane->next());
-  peer.greet();
-  const auto said = peer.connection.next();
-  ASSERT_TRUE(said && said->prefix.kind == FrameKind::lane);
+  auto second = peer.lane(2), first = peer.lane(1);
+  for (auto* lane : {&first, &second}) EXPECT_EQ(lane->next()->prefix.kind, FrameKind::hello);
+  EXPECT_EQ(peer.next_step(), complete);
   EXPECT_EQ(anna.counts().lanes_made, 2U);
+  peer.send(step(striped));
+  EXPECT_EQ(peer.next_step(), striped);
+
+  const std::vector<probe::Socket*> sockets{&peer.connection, &first, &second};
+  Striped out{sockets, peer.sent, 1}, in{sockets, peer.received, 1};
+  for (std::uint64_t id = 1; id <= 3; ++id) {  // the later ones begin within a block of a lane
+    auto message = OutgoingMessage::request(1);
+    const Buffer buffer = filled(1'000'000, static_cast<unsigned>(id));
+    Codec<Buffer>::encode(message->argument(0), buffer);
+    const OutboundFrame frame = message->seal_request({name_hash("mirror.back"), 0, 0}, id, 0);
+    out.send(test::bytes_of(frame));
+    const Bytes prefix_bytes = in.receive(Prefix::size);
+    const Prefix prefix = decode(std::span<const std::byte, Prefix::size>(prefix_bytes), Limits{});
+    ASSERT_EQ(prefix.kind, FrameKind::reply);
+    const Bytes rest = in.receive(prefix.message_bytes());
+    const auto body = std::span(rest).subspan(prefix.header_words * std::size_t{8});
+    ASSERT_EQ(body.size(), padded(buffer.size()));
+    EXPECT_EQ(std::memcmp(body.data(), buffer.data(), buffer.size()), 0) << id;
+  }
 }
 
-TEST(EarlyLanesTest, AreBounded) {
-  std::atomic<int> warnings{0};
-  // A lane counts as a handshake until the agent has read its first frame.
-  const auto is_read = [](Agent& agent) {
-    eventually("only the connection itself has not said who it is",
-               [&] { return agent.counts().handshakes == 1; });
-  };
-  AgentOptions options{.name = "anna", .listen = {"tcp://127.0.0.1:0"}, .lanes = 8, .same_host = false};
-  options.max_handshakes = 4;
-  options.log = [&](const LogRecord& record) { warnings += record.level >= LogLevel::warning ? 1 : 0; };
-  Agent anna(std::move(options));
-  ByHand peer(anna, false);
-  std::vector<probe::Socket> kept;
-  for (std::uint16_t i = 0; i < 4; ++i) {
-    kept.push_back(peer.lane(i, 5));
-    ASSERT_TRUE(kept.back().next());  // her hello
-    is_read(anna);
+TEST_F(LinkLanesTest, WithoutAConnectionAreRefused) {
+  Agent& anna = add("anna", 2);
+  for (const std::uint64_t key : {1ULL, 2ULL, 12345ULL, ~0ULL}) {
+    auto stranger = probe::Socket::connected(anna.addresses().front());
+    stranger.send(ByHand::hello(key));
+    EXPECT_EQ(stranger.frames_to_end(), 1U);  // anna's hello
   }
-  EXPECT_EQ(peer.lane(4, 5).frames_to_end(), 1U);
-  // A lane no longer counts as a handshake once its connection is known, or has ended.
-  peer.connection.end_sending();
-  for (auto& lane : kept) EXPECT_EQ(lane.frames_to_end(), 0U);
-  for (int round = 0; round < 2; ++round) {
-    ByHand other(anna, false);
-    std::vector<probe::Socket> lanes;
-    for (std::uint16_t i = 0; i < 4; ++i) {
-      lanes.push_back(other.lane(i, 4));
-      ASSERT_TRUE(lanes.back().next());
-      is_read(anna);
-    }
-    other.greet();
-    const auto said = other.connection.next();
-    EXPECT_TRUE(said && said->prefix.kind == FrameKind::lane) << round;
+  EXPECT_EQ(anna.counts().lanes_made, 0U);
+}
+
+TEST_F(LinkLanesTest, ThatWereNotOfferedAreClosed) {
+  Agent& anna = add("anna", 2);
+  ByHand peer(anna);
+  const auto first = peer.lane(1);
+  for (const std::uint64_t number : {1, 3, 16, 17}) {  // a number that was used, and others
+    auto lane = peer.lane(number);
+    EXPECT_EQ(lane.frames_to_end(), 1U) << number;
   }
-  // This happens if a connection ends while its lanes are being opened.
-  auto late = peer.lane(0, 4);
+  const auto second = peer.lane(2);
+  EXPECT_EQ(peer.next_step(), complete);
+  auto late = peer.lane(2);
   EXPECT_EQ(late.frames_to_end(), 1U);
-  EXPECT_EQ(warnings, 0);
+  peer.expect_alive();
 }
 
-TEST_F(LinkLanesTest, BeyondTheOfferedNumberCloseTheConnection) {
+TEST_F(LinkLanesTest, OfAnotherIncarnationAreRefused) {
   Agent& anna = add("anna", 2);
-  for (const auto& [index, count] : {std::pair{0, 3}, {2, 2}, {0, 0}}) {
+  ByHand peer(anna);
+  auto lane = probe::Socket::connected(peer.address);
+  lane.send(ByHand::hello(peer.key + 1, 6));
+  EXPECT_EQ(lane.frames_to_end(), 1U);
+  peer.expect_alive();
+}
+
+TEST_F(LinkLanesTest, StepsThatAreNotDueCloseTheConnection) {
+  Agent& anna = add("anna", 2);
+  for (const std::uint64_t id : {complete, striped, std::uint64_t{12345}}) {
     ByHand peer(anna);
-    const auto lane = peer.lane(static_cast<std::uint16_t>(index), static_cast<std::uint16_t>(count));
-    EXPECT_EQ(peer.connection.frames_to_end(), 0U) << index << " of " << count;
+    peer.send(step(id));
+    EXPECT_TRUE(peer.is_closed()) << id;
   }
 }
 
-TEST_F(LinkLanesTest, WithADuplicateIndexCloseTheConnection) {
+TEST_F(LinkLanesTest, ThatSendMoreThanAHelloAreClosed) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna);
-  const auto once = peer.lane(0, 2), twice = peer.lane(0, 2);
-  EXPECT_EQ(peer.connection.frames_to_end(), 0U);
-}
-
-TEST_F(LinkLanesTest, ThatAreUsedBeforeTheyArriveCloseTheConnection) {
-  Agent& anna = add("anna", 2);
-  ByHand peer(anna);
-  auto message = OutgoingMessage::request(0);
-  message->attach(Buffer::allocate(Lanes::least_bytes));
-  OutboundFrame frame = message->seal_request({1, 1, 0}, 1, 0);
-  add_flag(frame.head.bytes(), frame_flags::on_lanes);
-  peer.connection.send(frame.head.bytes());
-  EXPECT_EQ(peer.connection.frames_to_end(), 0U);
-}
-
-// The lanes are idle.
-TEST_F(LinkLanesTest, ThatAreLostCloseTheConnection) {
-  Agent& anna = add("anna", 2);
-  ByHand peer(anna);
-  const auto first = peer.lane(0, 2);
-  {
-    const auto second = peer.lane(1, 2);
-    ASSERT_EQ(peer.connection.next()->prefix.kind, FrameKind::lane);
-    peer.connection.send(test::bytes_of(OutgoingMessage::lane({{}, 0, 2})));
-  }
-  EXPECT_EQ(peer.connection.frames_to_end(), 0U);
-}
-
-// The dialling side does this if it gives up on the lanes.
-TEST_F(LinkLanesTest, ThatAreLostBeforeTheirFirstUseAreNotUsed) {
-  Agent& anna = add("anna", 2);
-  ByHand peer(anna);
-  {
-    const auto first = peer.lane(0, 2), second = peer.lane(1, 2);
-    ASSERT_EQ(peer.connection.next()->prefix.kind, FrameKind::lane);
-  }
-  for (std::uint64_t i = 0; i < 100; ++i) {  // before and after anna detects it
-    peer.connection.send(probe::plain(FrameKind::ping, i));
-    const auto pong = peer.connection.next();
-    ASSERT_TRUE(pong && pong->prefix.kind == FrameKind::pong) << i;
-  }
+  auto lane = probe::Socket::connected(peer.address);
+  Bytes more = ByHand::hello(peer.key + 1);
+  const Bytes ping = probe::plain(FrameKind::ping, 1);
+  more.insert(more.end(), ping.begin(), ping.end());
+  lane.send(more);
+  EXPECT_EQ(lane.frames_to_end(), 1U);
+  peer.expect_alive();
 }
 
 // --- On the program's io_context, which does not run after its agent has ended ---
@@ -310,6 +343,7 @@ TEST_F(LinkLanesTest, ThatAreBeingDialledDoNotOutliveTheirAgentOnAnIoContext) {
   };
   connection.emplace(accept());
   connection->send(test::bytes_of(OutgoingMessage::hello({.name = "by-hand", .incarnation = 5, .lanes = 2})));
+  connection->send(step(1000));
   first.emplace(accept());
   second.emplace(accept());
   own.agent.reset();
@@ -322,33 +356,39 @@ TEST_F(LinkLanesTest, ThatAreBeingDialledDoNotOutliveTheirAgentOnAnIoContext) {
 // An agent that has dialled a hand-written peer. The peer accepts, and sends the frames of the test.
 class DiallingLanesTest : public testing::Test {
  protected:
-  explicit DiallingLanesTest(std::chrono::nanoseconds timeout = std::chrono::seconds{10},
-                             std::chrono::nanoseconds beat = {}) {
+  static constexpr std::uint64_t key = 1000;
+
+  explicit DiallingLanesTest(std::chrono::nanoseconds timeout = std::chrono::seconds{10}) {
     AgentOptions options{.name = "anna", .loops = 2, .lanes = 2, .same_host = false};
     options.handshake_timeout = timeout;
-    options.heartbeat = {.interval = beat, .timeout = 50 * beat};
     options.log = [](const LogRecord&) {};
     agent_ = std::make_unique<Agent>(std::move(options));
     const Peer peer = agent_->connect(listener_.address());
     ready_.emplace(peer.ready());
     connection_.emplace(listener_.accept());
-    connection_->send(
-        test::bytes_of(OutgoingMessage::hello({.name = "by-hand", .incarnation = 5, .lanes = 2})));
+    connection_->send(hello("by-hand"));
     EXPECT_EQ(connection_->next()->prefix.kind, FrameKind::hello);
-    for (int i = 0; i < 2; ++i) lanes_.push_back(listener_.accept());
-    for (auto& lane : lanes_) EXPECT_EQ(lane.next()->prefix.kind, FrameKind::lane);
+    say(key);
+    std::set<std::uint64_t> keys;
+    for (int i = 0; i < 2; ++i) {
+      lanes_.push_back(listener_.accept());
+      const auto theirs = lanes_.back().next();
+      keys.insert(IncomingMessage(*theirs, Limits{}).hello().lane_key);
+    }
+    EXPECT_EQ(keys, (std::set<std::uint64_t>{key + 1, key + 2}));
   }
-  void open_lanes() {
-    greet_lanes();
-    say_lane(2);
-    EXPECT_TRUE(next(FrameKind::lane));
-    connection_->accept_lanes();
+  static Bytes hello(const std::string& name) {
+    return test::bytes_of(OutgoingMessage::hello({.name = name, .incarnation = 5, .lanes = 2}));
   }
+  void say(std::uint64_t id) { connection_->send(step(id)); }
   void greet_lanes() {
-    for (auto& lane : lanes_) lane.send(probe::hello("by-hand"));
+    for (auto& lane : lanes_) lane.send(hello("by-hand"));
   }
-  void say_lane(std::uint16_t count) {
-    connection_->send(test::bytes_of(OutgoingMessage::lane({{}, 0, count})));
+  void make_lanes() {
+    greet_lanes();
+    say(complete);
+    EXPECT_TRUE(next(FrameKind::lane));
+    say(striped);
   }
   void expect_lanes_to_end() {
     for (auto& lane : lanes_) EXPECT_EQ(lane.frames_to_end(), 0U);
@@ -371,19 +411,40 @@ class DiallingLanesTest : public testing::Test {
   std::vector<probe::Socket> lanes_;
 };
 
-TEST_F(DiallingLanesTest, AreUsedOnceBothSidesHaveConfirmedThem) {
+class ImpatientLanesTest : public DiallingLanesTest {
+ protected:
+  ImpatientLanesTest() : DiallingLanesTest(std::chrono::milliseconds{200}) {}
+};
+
+TEST_F(DiallingLanesTest, AreUsedOnceBothSidesHaveThem) {
   greet_lanes();
-  say_lane(2);
+  EXPECT_EQ(agent_->counts().lanes_made, 0U);
+  say(complete);
   const auto said = next(FrameKind::lane);
   ASSERT_TRUE(said);
-  EXPECT_EQ(IncomingMessage(*said, Limits{}).lane().count, 2U);
-  say_lane(2);  // a repetition
+  EXPECT_EQ(said->prefix.call_id, striped);
+  EXPECT_EQ(agent_->counts().lanes_made, 2U);
+  say(striped);
+  expect_alive();
+}
+
+TEST_F(DiallingLanesTest, MayBeCompleteForThePeerFirst) {
+  say(complete);
+  expect_alive();
+  greet_lanes();
+  const auto said = next(FrameKind::lane);
+  ASSERT_TRUE(said);
+  EXPECT_EQ(said->prefix.call_id, striped);
+}
+
+TEST_F(DiallingLanesTest, ThatAreOfferedAgainCloseTheConnection) {
+  say(key);
   EXPECT_FALSE(next(FrameKind::lane));
 }
 
-TEST_F(DiallingLanesTest, InAnotherNumberThanDialledCloseTheConnection) {
+TEST_F(DiallingLanesTest, ThatAreStripedBeforeTheyAreCompleteCloseTheConnection) {
   greet_lanes();
-  say_lane(1);
+  say(striped);
   EXPECT_FALSE(next(FrameKind::lane));
 }
 
@@ -395,93 +456,65 @@ TEST_F(DiallingLanesTest, ToASilentListenerCloseWithTheAgent) {
   lanes_.clear();  // else it would hang for ever
 }
 
-TEST_F(DiallingLanesTest, ToASilentListenerCloseWithTheConnection) {
+TEST_F(DiallingLanesTest, CloseWithTheConnection) {
+  greet_lanes();
   connection_.reset();
   expect_lanes_to_end();
 }
 
-TEST_F(DiallingLanesTest, CloseIfOneOfThemIsRefused) {
+TEST_F(DiallingLanesTest, AreNotUsedIfOneOfThemIsRefused) {
   lanes_.pop_back();
-  expect_lanes_to_end();
+  greet_lanes();
+  say(complete);
   expect_alive();
+  EXPECT_EQ(agent_->counts().lanes_made, 0U);
 }
 
-// The peer sends a lane frame before its hello, when the agent does not know which peer it is.
-TEST(DialledPeerTest, MustNotOpenLanesItself) {
-  AgentOptions options{.name = "anna", .listen = {"tcp://127.0.0.1:0"}, .lanes = 2, .same_host = false};
-  options.handshake_timeout = test::too_long;
+// A load balancer may lead to another agent.
+TEST_F(DiallingLanesTest, ToAnotherAgentAreNotUsed) {
+  lanes_[0].send(hello("by-hand"));
+  lanes_[1].send(hello("another"));
+  EXPECT_EQ(lanes_[1].frames_to_end(), 0U);
+  say(complete);
+  expect_alive();
+  EXPECT_EQ(agent_->counts().lanes_made, 0U);
+}
+
+// A listener that is stopped or hostile.
+TEST_F(ImpatientLanesTest, WithoutAHelloTimeOut) { expect_lanes_to_end(); }
+
+TEST_F(DiallingLanesTest, AreNotMadeByThePeer) {
+  AgentOptions options{.name = "carl", .listen = {"tcp://127.0.0.1:0"}, .lanes = 2, .same_host = false};
   options.log = [](const LogRecord&) {};
-  Agent anna(std::move(options));
-  auto listener = probe::Socket::listening();
-  const auto ready = anna.connect(listener.address()).ready();
-  auto connection = listener.accept();
-  const LaneKey key = IncomingMessage(*connection.next(), Limits{}).hello().lane_key;
-  auto planted = probe::Socket::connected(anna.addresses().front());
-  planted.send(test::bytes_of(OutgoingMessage::lane({key, 0, 2})));
-  EXPECT_EQ(connection.frames_to_end(), 0U);
+  Agent carl(std::move(options));
+  const auto ready = carl.connect(listener_.address()).ready();
+  auto connection = listener_.accept();
+  connection.send(hello("by-hand"));
+  connection.send(step(key));
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(listener_.accept().next());
+  auto planted = probe::Socket::connected(carl.addresses().front());
+  planted.send(ByHand::hello(key + 1));
+  EXPECT_EQ(planted.frames_to_end(), 1U);
 }
 
 TEST_F(DiallingLanesTest, ThatAreLostDuringACallAllowItsRetry) {
-  open_lanes();
+  make_lanes();
   const RetryPolicy soon{.attempts = 1000, .first_wait = std::chrono::milliseconds{1}};
   const Buffer sent = filled(32 << 20, 1);
   auto call = agent_->connect(listener_.address())
                   .with({.retry = soon, .idempotent = true})
                   .call<&Mirror::size>(sent);
-  ASSERT_TRUE(next(FrameKind::request));  // without its attachment, which the peer does not read
+  std::array<std::byte, block> some;
+  EXPECT_NE(lanes_.back().receive(some), 0U);  // the call is on its way
   lanes_.pop_back();
   connection_.emplace(listener_.accept());
-  connection_->send(test::bytes_of(OutgoingMessage::hello({.name = "by-hand", .incarnation = 5})));
+  connection_->send(
+      test::bytes_of(OutgoingMessage::hello({.name = "by-hand", .incarnation = 5})));  // without lanes
   const auto again = next(FrameKind::request);
   ASSERT_TRUE(again);
   EXPECT_EQ(again->attachments.at(0).size(), sent.size());
   connection_->send(probe::reply(std::uint64_t{7}, again->prefix.call_id));
   EXPECT_EQ(got(std::move(call)), 7U);
-}
-
-class WatchedLanesTest : public DiallingLanesTest {
- protected:
-  WatchedLanesTest() : DiallingLanesTest(std::chrono::seconds{10}, std::chrono::milliseconds{20}) {
-    open_lanes();
-  }
-};
-
-TEST_F(WatchedLanesTest, MayBeIdleWhileTheConnectionIsAlive) {
-  const Buffer sent = Buffer::allocate(32 << 20);  // more than sockets hold
-  auto call = agent_->connect(listener_.address()).call<&Mirror::size>(sent);
-  for (std::uint64_t i = 0; i < 80; ++i) {
-    ASSERT_TRUE(next(FrameKind::ping)) << i;
-    connection_->send(probe::plain(FrameKind::pong, i));
-  }
-}
-
-TEST_F(WatchedLanesTest, CountAsSignsOfLifeOfASilentConnection) {
-  auto message = OutgoingMessage::request(0);
-  message->attach(Buffer::allocate(Lanes::least_bytes));
-  const OutboundFrame frame = message->seal_request({1, 1, 0}, 1, 0);
-  add_flag(frame.head.bytes(), frame_flags::on_lanes);
-  connection_->send(frame.head.bytes());
-  for (int i = 0; i < 80; ++i) {
-    ASSERT_TRUE(next(FrameKind::ping)) << i;
-    lanes_[0].send(filled(100, 1).bytes());
-  }
-}
-
-class ImpatientLanesTest : public DiallingLanesTest {
- protected:
-  ImpatientLanesTest() : DiallingLanesTest(std::chrono::milliseconds{100}) {}
-};
-
-TEST_F(ImpatientLanesTest, TimeOut) {
-  expect_lanes_to_end();
-  expect_alive();
-}
-
-// The other side was stalled. It has accepted all lanes before it detects that they are closed.
-TEST_F(ImpatientLanesTest, MayBeConfirmedAfterTheTimeout) {
-  expect_lanes_to_end();
-  say_lane(2);
-  expect_alive();
 }
 
 // --- Over TLS, where the hello of a side waits for the handshake ---
@@ -492,13 +525,18 @@ class SecuredLanesTest : public LinkLanesTest {
   test::TlsSocket socket_of(const std::string& name) {
     return {anna_.addresses().front(), authority_.issue(test::TestAuthority::agent(name))};
   }
+  static Bytes hello(const std::string& name, std::uint64_t lane_key = 0) {
+    return test::bytes_of(
+        OutgoingMessage::hello({.name = name, .incarnation = 5, .lanes = 4, .lane_key = lane_key}));
+  }
   // Returns the peer's connection, which stays open.
   test::TlsSocket greet(const std::string& name) {
     auto socket = socket_of(name);
-    socket.send(test::bytes_of(OutgoingMessage::hello({.name = name, .incarnation = 5, .lanes = 4})));
-    const auto hello = socket.next();
-    EXPECT_TRUE(hello && hello->prefix.kind == FrameKind::hello);
-    if (hello) key_ = IncomingMessage(*hello, Limits{}).hello().lane_key;
+    socket.send(hello(name));
+    const auto theirs = socket.next(), offer = socket.next();
+    EXPECT_TRUE(theirs && theirs->prefix.kind == FrameKind::hello);
+    EXPECT_TRUE(offer && offer->prefix.kind == FrameKind::lane);
+    if (offer) key_ = offer->prefix.call_id;
     return socket;
   }
   void expect_alive(test::TlsSocket& connection) {
@@ -518,33 +556,31 @@ class SecuredLanesTest : public LinkLanesTest {
     while (socket.next()) {
     }
   }
-  Bytes lane(std::uint16_t index) const { return test::bytes_of(OutgoingMessage::lane({key_, index, 2})); }
 
   const test::TestAuthority authority_;
   Agent& anna_ = add("anna", 2, std::make_shared<Credentials>(authority_.credentials("anna")));
-  LaneKey key_{};
+  std::uint64_t key_ = 0;
 };
 
 TEST_F(SecuredLanesTest, ALaneThatSendsAGoodbyeIsClosed) {
   auto connection = greet("eve");
-  say(lane(0), test::bytes_of(OutgoingMessage::goodbye(std::nullopt)));
+  say(hello("eve", key_ + 1), test::bytes_of(OutgoingMessage::goodbye(std::nullopt)));
   expect_alive(connection);
 }
 
-TEST_F(SecuredLanesTest, ALaneThatSendsAHelloIsClosed) {
+TEST_F(SecuredLanesTest, ALaneThatSendsASecondHelloIsClosed) {
   auto connection = greet("eve");
-  say(lane(0), probe::hello("eve"));
+  say(hello("eve", key_ + 1), hello("eve", key_ + 1));
   expect_alive(connection);
 }
 
 TEST_F(SecuredLanesTest, LanesOfAnotherPeerAreRefused) {
   auto connection = greet("eve");
-  auto first = socket_of("bert"), second = socket_of("bert");
-  first.send(lane(0));
-  second.send(lane(1));
-  while (first.next()) {  // a hello, then the end
-  }
-  while (second.next()) {
+  for (const char* name : {"bert", "eve"}) {  // neither its own name nor that of the other peer helps
+    auto lane = socket_of("bert");
+    lane.send(hello(name, key_ + 1));
+    while (lane.next()) {  // a hello, then the end
+    }
   }
   expect_alive(connection);
   EXPECT_EQ(anna_.counts().lanes_made, 0U);

@@ -61,19 +61,6 @@ TEST(SentFramesTest, AWithdrawnRequestKeepsItsNumber) {
   EXPECT_EQ(id_of(frames.next()), 8U);
 }
 
-// The earlier connection may still send the head, and may have set the flag.
-TEST(SentFramesTest, AFrameThatIsSentAgainHasAnotherHeadWithoutTheFlagForLanes) {
-  SentFrames frames;
-  frames.keep(frame(FrameKind::reply, 1));
-  OutboundFrame first = frames.next();
-  add_flag(first.head.bytes(), frame_flags::on_lanes);
-  frames.rewind();
-  const OutboundFrame again = frames.next();
-  EXPECT_NE(again.head.data(), first.head.data());
-  EXPECT_EQ(prefix_of(first).flags, frame_flags::on_lanes);
-  EXPECT_EQ(prefix_of(again).flags, 0);
-}
-
 TEST(SentFramesTest, WhatFollowsTheSendingRunsOnce) {
   SentFrames frames;
   int sent = 0;

@@ -29,7 +29,7 @@ std::vector<std::byte> read(const std::filesystem::path& path) {
 std::vector<std::filesystem::path> recordings() {
   std::vector<std::filesystem::path> found;
   for (const auto& entry : std::filesystem::directory_iterator(WEFT_RECORDED_FRAMES))
-    found.push_back(entry.path());
+    if (std::filesystem::exists(entry.path() / "client.frames")) found.push_back(entry.path());
   std::sort(found.begin(), found.end());
   return found;
 }

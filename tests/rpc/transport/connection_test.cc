@@ -2,7 +2,7 @@
 #include <weft/rpc/transport/connection.h>
 
 #include <weft/rpc/transport/in_process.h>
-#include <weft/rpc/transport/lanes.h>
+#include <weft/rpc/transport/internal/striped_stream.h>
 #include <weft/rpc/transport/shm/shm_transport.h>
 #include <weft/rpc/transport/tcp_transport.h>
 #include <weft/rpc/transport/unix_transport.h>
@@ -40,7 +40,7 @@ struct Case {
   std::size_t lanes = 0;                         // per connection
 };
 
-constexpr std::size_t large = Lanes::least_bytes + 1;  // sent over lanes if the connection has lanes
+constexpr std::size_t large = (std::size_t{1} << 20) + 1;  // uses all lanes if the connection has lanes
 
 std::string socket_path() {
   static int number = 0;
@@ -135,21 +135,22 @@ class ConnectionTest : public testing::TestWithParam<Case> {
     return ends;
   }
   void give_lanes(End& here, End& there) {
-    std::vector<Lanes::Stream> first, second;
+    std::vector<std::unique_ptr<ByteStream>> first, second;
     for (std::size_t i = 0; i < GetParam().lanes; ++i) {
-      auto lane = test::PairedStream::make(lane_loop_, theirs_,
+      auto lane = test::PairedStream::make(ours_, theirs_,
                                            {.max_a_call = 200'000, .would_block_one_in = 10, .seed = i});
-      first.emplace_back(lane.first.release(), Lanes::CloseOnLoop{lane_loop_});
-      second.emplace_back(lane.second.release(), Lanes::CloseOnLoop{theirs_});
+      first.push_back(std::move(lane.first));
+      second.push_back(std::move(lane.second));
     }
-    const auto set = [](End& end, std::vector<Lanes::Stream> streams) {
+    const auto stripe = [](End& end, std::vector<std::unique_ptr<ByteStream>> lanes) {
       on(end.loop(), [&] {
-        end.connection().set_lanes(std::make_unique<Lanes>(end.connection().loop(), std::move(streams)));
+        StripedStream* striped = end.connection().add_lanes(std::move(lanes));
+        striped->stripe_reads();
+        striped->stripe_writes();
       });
     };
-    set(here, std::move(first));
-    set(there, std::move(second));
-    for (End* end : {&here, &there}) on(end->loop(), [&] { end->connection().use_lanes(); });
+    stripe(here, std::move(first));
+    stripe(there, std::move(second));
   }
 
   static OutboundFrame frame(std::uint64_t id, const std::vector<std::size_t>& attachments = {}) {
@@ -179,8 +180,7 @@ class ConnectionTest : public testing::TestWithParam<Case> {
   }
 
   std::shared_ptr<Transport> transport_ = GetParam().make();
-  std::shared_ptr<AsioLoop> ours_ = std::make_shared<AsioLoop>(), theirs_ = std::make_shared<AsioLoop>(),
-                            lane_loop_ = std::make_shared<AsioLoop>();
+  std::shared_ptr<AsioLoop> ours_ = std::make_shared<AsioLoop>(), theirs_ = std::make_shared<AsioLoop>();
   std::unique_ptr<Listener> listener_;
   Handover<std::shared_ptr<Connection>> accepted_;
   std::vector<std::shared_ptr<End>> ends_;
@@ -433,14 +433,6 @@ TEST_P(ConnectionTest, TheTwoSidesShareNoAttachment) {
   sent.wait();
   std::memset(mine.data(), 0, mine.size());
   expect(got, 1, {100});
-}
-
-TEST_P(ConnectionTest, LanesExistOnlyNextToTcp) {
-  auto [here, there] = pair();
-  for (End* end : {here.get(), there.get()})
-    on(end->loop(), [&] {
-      EXPECT_EQ(end->connection().takes_lanes(), std::string_view(GetParam().name).starts_with("Tcp"));
-    });
 }
 
 TEST_P(ConnectionTest, ConnectingWithoutAListenerIsUnavailable) {

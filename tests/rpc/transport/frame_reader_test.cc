@@ -251,11 +251,11 @@ TEST(GuardedFrameReader, AcceptsOnlyASmallHelloFirst) {
     return error ? std::optional(error->kind()) : std::nullopt;
   };
   EXPECT_EQ(refused(FrameKind::hello, Prefix::max_control_header / 8, 0), std::nullopt);
-  EXPECT_EQ(refused(FrameKind::lane, 10, 0), std::nullopt);
   EXPECT_EQ(refused(FrameKind::goodbye, 10, 0), std::nullopt);
   EXPECT_EQ(refused(FrameKind::hello, Prefix::max_control_header / 8 + 1, 0), ErrorKind::resource_exhausted);
   EXPECT_EQ(refused(FrameKind::hello, 10, 64), ErrorKind::resource_exhausted);
-  for (const FrameKind kind : {FrameKind::request, FrameKind::reply, FrameKind::ping, FrameKind::credit})
+  for (const FrameKind kind :
+       {FrameKind::request, FrameKind::reply, FrameKind::ping, FrameKind::credit, FrameKind::lane})
     EXPECT_EQ(refused(kind, 10, 0), ErrorKind::protocol_error);
 }
 
