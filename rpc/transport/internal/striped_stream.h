@@ -9,6 +9,7 @@
 #include <weft/rpc/transport/byte_stream.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <vector>
 
