@@ -1,6 +1,6 @@
 #include <weft/parallel/collectives/device_mesh.h>
 
-#include <weft/parallel/collectives/group_core.h>
+#include <weft/parallel/collectives/internal/group/group_core.h>
 #include <weft/rpc/core/when_all.h>
 #include <weft/rpc/endpoint/agent_core.h>
 

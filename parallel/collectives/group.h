@@ -25,10 +25,10 @@
 // Thread-safe, but if several threads call collectives, the program must ensure the same order on all ranks.
 #pragma once
 
+#include <weft/parallel/collectives/operation/group_options.h>
 #include <weft/parallel/collectives/operation/point_to_point.h>
 #include <weft/parallel/collectives/operation/reduce_op.h>
-#include <weft/parallel/collectives/plan/bounds.h>
-#include <weft/parallel/collectives/plan/layout.h>
+#include <weft/parallel/collectives/plan/operation.h>
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/codec/packed.h>
 
@@ -46,12 +46,6 @@ namespace weft::collectives {
 class CollectivesLayer;
 struct CollectiveCall;
 class GroupCore;
-// How the members of a group access each other's tensors.
-enum class GroupBackend : std::uint8_t {
-  messages,
-  memory,  // memory that all members share
-  hosts,   // shared memory within each host, messages between hosts
-};
 struct Rendezvous;
 // The timeout of an operation, from its call. nullopt: GroupOptions::timeout.
 using Timeout = std::optional<std::chrono::nanoseconds>;
@@ -66,42 +60,6 @@ rpc::Result<std::vector<T>> unpack_all(rpc::Result<std::vector<rpc::Buffer>>&& a
   });
 }
 }  // namespace detail
-
-// create() fails unless name, members, wire_dtype and bounds are equal on all members. The other options may
-// differ between members.
-struct GroupOptions {
-  std::string name = "world";        // several groups may have one name
-  std::vector<std::string> members;  // by rank; empty: all members of a fixed world, by their ranks
-  // The timeout of the rendezvous in create(), and the default timeout of collectives. It starts when this
-  // member calls the operation.
-  std::chrono::nanoseconds timeout = std::chrono::minutes{10};
-  // If a collective has waited for this time for other ranks, a warning is logged that names it and the
-  // ranks. 0: never.
-  std::chrono::nanoseconds stall_warning = std::chrono::seconds{30};
-  // float16 or bfloat16: the type in which all_reduce sends float32 tensors, except small ones
-  // (plan/choice.h). This halves the bytes that are sent. Each rank rounds once, so results have the
-  // precision of that type; they have the same bits on all ranks. No effect on ranks that share memory, or on
-  // other dtypes than float32.
-  std::optional<at::ScalarType> wire_dtype = {};
-  Bounds bounds = {};  // the sizes at which collectives by messages change the algorithm
-  // shared_memory: whether members on one host and of one user use shared memory. shared_bytes: the size of
-  // each member's range of addresses for tensors of empty(); only used pages need memory. A member shares
-  // memory only with members that have the same shared_bytes.
-  bool shared_memory = true;
-  std::size_t shared_bytes = std::size_t{16} << 30;
-  // A name for a part of the machine, for example one of its sockets: members with different names count as
-  // members of different hosts. If members are on several hosts, and at least two of them on one, the members
-  // of a host use shared memory, and the hosts exchange messages (GroupBackend::hosts).
-  std::string host = {};
-  // A folder into which each member writes its latest operations and its waits when the group fails; `weft
-  // flight FOLDER` analyses the files. Empty: $WEFT_FLIGHT_RECORDER_DIR; if the variable is not set, nothing
-  // is written.
-  std::filesystem::path flight_recorder_dir = {};
-  // Limits of the data that this member keeps for collectives that other members have started and this one
-  // has not. If a limit is exceeded, the group fails with resource_exhausted.
-  std::size_t max_early_messages = 64 << 10;
-  std::size_t max_early_bytes = std::size_t{1} << 30;
-};
 
 class WEFT_EXPORT Group {
  public:

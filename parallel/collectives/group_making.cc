@@ -1,9 +1,9 @@
 // Creation of groups: from members of a job, from a part of a group, from the survivors of one.
-#include <weft/parallel/collectives/collectives_layer.h>
-#include <weft/parallel/collectives/hosts/hosts_backend.h>
-#include <weft/parallel/collectives/preparation.h>
-#include <weft/parallel/collectives/rendezvous.h>
-#include <weft/parallel/collectives/shm/shared_backend.h>
+#include <weft/parallel/collectives/internal/group/collectives_layer.h>
+#include <weft/parallel/collectives/internal/hosts/hosts_backend.h>
+#include <weft/parallel/collectives/internal/group/preparation.h>
+#include <weft/parallel/collectives/internal/rendezvous.h>
+#include <weft/parallel/collectives/internal/shm/shared_backend.h>
 #include <weft/rpc/job/job.h>
 
 #include <algorithm>

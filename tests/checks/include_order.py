@@ -26,11 +26,11 @@ RPC = ["rpc/core", "rpc/wire", "rpc/codec", "rpc/security", "rpc/transport", "rp
 JOB = ["rpc/job/store", "rpc/job/membership", "rpc/job"]
 # dist_optim/ likewise. Headers directly in dist_optim/ are what programs include.
 DIST_OPTIM = ["dist_optim/local", "dist_optim/service", "dist_optim/lbfgs", "dist_optim", "dist_optim/checkpoint"]
-# The inner folders of parallel/collectives/ are also one library: plans (no LibTorch), the definition of operations,
-# and the backends, which are independent of each other.
-COLLECTIVES = [f"parallel/collectives/{folder}" for folder in ("plan", "operation", "backend", "messages", "shm", "hosts", "nccl")]
+# The inner folders of parallel/collectives/ are also one library: plans (no LibTorch), the definition of operations, NCCL, the state of a group,
+# and the backends: messages and shared memory are independent of each other.
+COLLECTIVES = [f"parallel/collectives/{folder}" for folder in ("plan", "operation", "nccl", "internal/group", "internal/messages", "internal/shm", "internal/hosts")]
 OPERATION = [*RPC, "rpc/tensor", "parallel/collectives/plan", "parallel/collectives/operation"]
-BACKEND = [*OPERATION, "parallel/collectives/flight", "parallel/collectives/backend"]
+UP_TO_BACKENDS = [*OPERATION, "parallel/collectives/flight", "parallel/collectives/nccl", "parallel/collectives/internal/group"]
 UP_TO_GROUPS = [*RPC, *JOB, "rpc/tensor", "parallel/collectives/flight", *COLLECTIVES, "parallel/collectives"]
 UP_TO_RREF = [*RPC, "rref/protocol", "rref"]
 UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd/engine", "dist_autograd"]
@@ -53,11 +53,11 @@ LAYERS = {
     "parallel/collectives/flight": RPC,
     "parallel/collectives/plan": ["rpc/core"],
     "parallel/collectives/operation": OPERATION[:-1],
-    "parallel/collectives/backend": BACKEND[:-1],
-    "parallel/collectives/messages": BACKEND,
-    "parallel/collectives/shm": BACKEND,
-    "parallel/collectives/hosts": [*BACKEND, "parallel/collectives/messages", "parallel/collectives/shm"],
     "parallel/collectives/nccl": OPERATION,
+    "parallel/collectives/internal/group": UP_TO_BACKENDS[:-1],
+    "parallel/collectives/internal/messages": UP_TO_BACKENDS,
+    "parallel/collectives/internal/shm": UP_TO_BACKENDS,
+    "parallel/collectives/internal/hosts": [*UP_TO_BACKENDS, "parallel/collectives/internal/messages", "parallel/collectives/internal/shm"],
     "parallel/collectives": UP_TO_GROUPS[:-1],
     "parallel/schedule": ["rpc/core"],
     "parallel/partition": ["rpc/core", "parallel/schedule"],

@@ -8,7 +8,7 @@
 // abort while a thread is inside, memory allocated or freed while work is in flight. Thread-safe.
 #pragma once
 
-#include <weft/parallel/collectives/nccl/api.h>
+#include <weft/parallel/collectives/nccl/internal/api.h>
 
 #include <algorithm>
 #include <atomic>

@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/internal/iteration_report.h>
 
-#include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/collectives/internal/group/collectives_layer.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/trace/tracer.h>
 

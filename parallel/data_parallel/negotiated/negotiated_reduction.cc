@@ -9,7 +9,7 @@
 // planned, rank 0 answers with a last plan. The rank then stops receiving, and its state is released.
 #include <weft/parallel/data_parallel/negotiated/negotiated_reduction.h>
 
-#include <weft/parallel/collectives/operation/collective_call.h>
+#include <weft/parallel/collectives/operation/internal/collective_call.h>
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_coordinator.h>
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_run.h>
 #include <weft/rpc/core/mutex.h>

@@ -3,6 +3,7 @@
 
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/collectives/group.h>
+#include <weft/parallel/collectives/internal/group/collectives_layer.h>
 
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/tensor/layers.h>

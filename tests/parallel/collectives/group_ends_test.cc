@@ -1,8 +1,8 @@
 // Failures of a group's collectives: ranks that call different collectives, die, leave, abort, or are too
 // late.
 #include <weft/parallel/collectives/flight/flight_dump.h>
-#include <weft/parallel/collectives/group_service.h>
-#include <weft/parallel/collectives/messages/messages_backend.h>
+#include <weft/parallel/collectives/internal/group/group_service.h>
+#include <weft/parallel/collectives/internal/messages/messages_backend.h>
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/launch_sequence.h>
+#include <weft/parallel/collectives/internal/group/launch_sequence.h>
 
 #include <gtest/gtest.h>
 

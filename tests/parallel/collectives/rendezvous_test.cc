@@ -1,5 +1,5 @@
 // The members of a new group that share memory.
-#include <weft/parallel/collectives/rendezvous.h>
+#include <weft/parallel/collectives/internal/rendezvous.h>
 
 #include "tests/parallel/collectives/operations.h"
 

@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/negotiated/internal/pending_reduction.h>
 
-#include <weft/parallel/collectives/operation/collective_call.h>
+#include <weft/parallel/collectives/operation/internal/collective_call.h>
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>

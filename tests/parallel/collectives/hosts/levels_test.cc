@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/hosts/levels.h>
+#include <weft/parallel/collectives/internal/hosts/levels.h>
 
 #include <algorithm>
 

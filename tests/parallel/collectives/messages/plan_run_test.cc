@@ -1,5 +1,5 @@
-#include <weft/parallel/collectives/messages/plan_run.h>
-#include <weft/parallel/collectives/plan/algorithms.h>
+#include <weft/parallel/collectives/internal/messages/plan_run.h>
+#include <weft/parallel/collectives/plan/internal/algorithms.h>
 
 #include <torch/torch.h>
 

@@ -1,6 +1,6 @@
 // Compares weft's declarations of NCCL's C interface with NCCL's header, at compile time where this is
 // possible.
-#include <weft/parallel/collectives/nccl/api.h>
+#include <weft/parallel/collectives/nccl/internal/api.h>
 
 #include <gtest/gtest.h>
 #include <nccl.h>

@@ -1,5 +1,5 @@
 // NCCL itself. Skipped where LibTorch's CUDA libraries, NCCL or enough GPUs are missing.
-#include <weft/parallel/collectives/nccl/memory.h>
+#include <weft/parallel/collectives/nccl/internal/memory.h>
 #include <weft/rpc/core/asio_loop.h>
 
 #include <c10/core/StreamGuard.h>

@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/nccl/communicator.h>
+#include <weft/parallel/collectives/nccl/internal/communicator.h>
 
 #include <weft/rpc/core/asio_loop.h>
 

@@ -1,7 +1,7 @@
 // Requirements of the tests of NCCL itself: its library, and GPUs. `why` states a missing one.
 #pragma once
 
-#include <weft/parallel/collectives/nccl/api.h>
+#include <weft/parallel/collectives/nccl/internal/api.h>
 #include <weft/rpc/core/error.h>
 
 #include <c10/core/impl/VirtualGuardImpl.h>

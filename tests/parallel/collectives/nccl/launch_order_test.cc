@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/nccl/launch_order.h>
+#include <weft/parallel/collectives/nccl/internal/launch_order.h>
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/nccl/memory.h>
+#include <weft/parallel/collectives/nccl/internal/memory.h>
 
 #include "tests/parallel/collectives/nccl/ranks.h"
 

@@ -1,7 +1,7 @@
 // The ranks of one communicator in this process, over a FakeNccl. The test runs their loops by hand.
 #pragma once
 
-#include <weft/parallel/collectives/nccl/communicator.h>
+#include <weft/parallel/collectives/nccl/internal/communicator.h>
 
 #include <gtest/gtest.h>
 

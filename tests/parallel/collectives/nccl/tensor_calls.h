@@ -2,7 +2,7 @@
 // as a group does.
 #pragma once
 
-#include <weft/parallel/collectives/nccl/tensor_collectives.h>
+#include <weft/parallel/collectives/nccl/internal/tensor_collectives.h>
 
 namespace weft::collectives::nccl::testing {
 

@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/nccl/tensor_collectives.h>
+#include <weft/parallel/collectives/nccl/internal/tensor_collectives.h>
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>

@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/nccl/types.h>
+#include <weft/parallel/collectives/nccl/internal/types.h>
 #include <weft/rpc/core/error.h>
 
 #include <c10/util/BFloat16.h>

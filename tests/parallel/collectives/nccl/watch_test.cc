@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/nccl/watch.h>
+#include <weft/parallel/collectives/nccl/internal/watch.h>
 
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/core/future.h>

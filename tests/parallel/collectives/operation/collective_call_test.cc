@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/operation/collective_call.h>
+#include <weft/parallel/collectives/operation/internal/collective_call.h>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/operation/reduction.h>
+#include <weft/parallel/collectives/operation/internal/reduction.h>
 #include <weft/rpc/core/error.h>
 
 #include <torch/torch.h>

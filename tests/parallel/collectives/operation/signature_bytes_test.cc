@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/operation/signature_bytes.h>
+#include <weft/parallel/collectives/operation/internal/signature_bytes.h>
 
 #include <gtest/gtest.h>
 

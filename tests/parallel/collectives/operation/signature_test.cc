@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/operation/signature.h>
+#include <weft/parallel/collectives/operation/internal/signature.h>
 
 #include <gtest/gtest.h>
 

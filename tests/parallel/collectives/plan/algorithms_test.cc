@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/plan/algorithms.h>
+#include <weft/parallel/collectives/plan/internal/algorithms.h>
 
 #include "tests/parallel/collectives/plan/plan_machine.h"
 

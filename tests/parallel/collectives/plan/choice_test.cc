@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/plan/choice.h>
+#include <weft/parallel/collectives/plan/internal/choice.h>
 
 #include "tests/parallel/collectives/plan/plan_machine.h"
 

@@ -6,7 +6,7 @@
 // executes nothing.
 #pragma once
 
-#include <weft/parallel/collectives/plan/plan.h>
+#include <weft/parallel/collectives/plan/internal/plan.h>
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/shm/lockstep.h>
+#include <weft/parallel/collectives/internal/shm/lockstep.h>
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/shm/region_heap.h>
+#include <weft/parallel/collectives/internal/shm/region_heap.h>
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-#include <weft/parallel/collectives/shm/shared_region.h>
-#include <weft/parallel/collectives/shm/shared_space.h>
+#include <weft/parallel/collectives/internal/shm/shared_region.h>
+#include <weft/parallel/collectives/internal/shm/shared_space.h>
 
 #include <gtest/gtest.h>
 

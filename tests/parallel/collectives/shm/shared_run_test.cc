@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/shm/shared_run.h>
+#include <weft/parallel/collectives/internal/shm/shared_run.h>
 
 #include <gtest/gtest.h>
 

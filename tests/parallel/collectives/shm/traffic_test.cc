@@ -1,6 +1,6 @@
-#include <weft/parallel/collectives/shm/traffic.h>
+#include <weft/parallel/collectives/internal/shm/traffic.h>
 
-#include <weft/parallel/collectives/plan/algorithms.h>
+#include <weft/parallel/collectives/plan/internal/algorithms.h>
 
 #include <gtest/gtest.h>
 

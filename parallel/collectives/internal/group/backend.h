@@ -1,0 +1,45 @@
+// Backend: moves the data of a group's collectives: by messages (messages/), in memory that its ranks share
+// (shm/), or in levels of both (hosts/).
+//
+// backend_of() (group_making.cc) selects one when a group is created, and the group owns it. The backend
+// creates an Exchange for each collective, and accesses the group only through BackendOwner. The backend
+// outlives its exchanges. Thread-safety: call member_left() and stop() in the group's turn (turns.h), and all
+// other functions on any thread.
+#pragma once
+
+#include <weft/parallel/collectives/internal/group/exchange.h>
+
+namespace weft::collectives {
+
+class WEFT_EXPORT Backend {
+ public:
+  Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+  virtual ~Backend() = default;
+
+  // Creates the exchange of a collective; the group starts it.
+  virtual ExchangePtr make(std::shared_ptr<BackendOwner> owner, Collective&& collective) = 0;
+  // Whether that collective may write to its output before all ranks are known to have the same signature.
+  virtual bool writes_early(const Collective&) const { return false; }
+  // Allocates memory that collectives do not copy. null: this backend has no such memory, or none is left.
+  // Throws resource_exhausted if the host has no memory left.
+  virtual std::shared_ptr<std::byte> allocate(std::size_t) { return nullptr; }
+  // For messages that the receiver reads from the sender's memory. Returns the offset at which rank `to`
+  // finds `memory`, which allocate() returned. nullopt: that rank cannot read it.
+  virtual std::optional<std::uint64_t> offset_for(int to, const rpc::Buffer& memory) const {
+    (void)to, (void)memory;
+    return std::nullopt;
+  }
+  // The memory of rank `from` at an offset that its offset_for() has returned. Throws protocol_error if the
+  // rank has no such memory.
+  virtual rpc::Buffer memory_of(int from, std::uint64_t offset, std::size_t bytes) const;
+  // The number of collectives that have started, if the backend numbers them itself; otherwise 0.
+  virtual std::uint64_t begun() const { return 0; }
+  // A member has left: from now on, the program's threads must not wait for other ranks.
+  virtual void member_left() {}
+  // The group has ended: exchanges in shared memory stop, and report their end.
+  virtual void stop() {}
+};
+
+}  // namespace weft::collectives

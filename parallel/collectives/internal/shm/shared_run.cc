@@ -1,0 +1,311 @@
+#include <weft/parallel/collectives/internal/shm/shared_run.h>
+
+#include <weft/parallel/collectives/internal/shm/reduce_all.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace weft::collectives {
+namespace {
+
+// Up to this number of bytes, a rank reads all data of the others. With more, it reads one block of their
+// data, and then their results. The first way needs one wait instead of two.
+constexpr std::size_t max_read_whole = 128 << 10;
+
+// Bytes of shared memory that are processed between two checks for a stop.
+constexpr std::size_t stretch_bytes = 1 << 20;
+
+bool in_two(Operation operation) {
+  return operation == Operation::all_reduce || operation == Operation::reduce;
+}
+
+bool reads_blocks(const Layout& layout, std::size_t item, int ranks) {
+  const std::size_t bytes = layout.elements * item;
+  return in_two(layout.operation) &&
+         (bytes > SharedSpace::slot_bytes || bytes * static_cast<std::size_t>(ranks) > max_read_whole);
+}
+
+}  // namespace
+
+SharedRun::SharedRun(SharedSpace& space, const Collective& collective)
+    : space_(space),
+      collective_(collective),
+      item_(collective.memory.item_size),
+      in_blocks_(reads_blocks(collective.layout, item_, space.ranks())),
+      traffic_(collective.layout, space.rank(), space.ranks(), in_blocks_) {}
+
+std::size_t SharedRun::bytes() const {
+  std::size_t elements = collective_.layout.elements;
+  for (int other = 0; other < ranks(); ++other)
+    elements = std::max({elements, traffic_.gives(other).size(), traffic_.takes(other).end});
+  return elements * item_;
+}
+
+SharedRun::State SharedRun::advance(Lockstep::Patience patience) {
+  while (true) {
+    // Nothing is published after a stop: the previous collective may have ended in the middle.
+    if (space_.lockstep().stopped()) return State::stopped;
+    if (stage_ == Stage::coming) {
+      come();
+      stage_ = Stage::came;
+    }
+    if (!space_.lockstep().await_all(awaited_.load(std::memory_order_relaxed), patience))
+      return space_.lockstep().stopped() ? State::stopped : State::under_way;
+    State state = State::under_way;
+    switch (stage_) {
+      case Stage::coming:
+        break;
+      case Stage::came:
+        arrived_.store(FlightClock::now(), std::memory_order_relaxed);
+        state = choose();
+        break;
+      case Stage::told_text:
+        read_texts();
+        state = State::differs;
+        break;
+      case Stage::in_parts:
+        state = take_part() ? State::done : State::under_way;
+        break;
+      case Stage::placed:
+        state = State::done;
+        break;
+    }
+    if (state == State::done && collective_.after) collective_.after();
+    if (state != State::under_way) return state;
+  }
+}
+
+void SharedRun::publish() { awaited_.store(space_.lockstep().publish(), std::memory_order_release); }
+
+// --- Announcements ---
+
+// Whether the range that one rank gives to another rank may differ from the range that the other rank reads.
+bool SharedRun::is_exchange_of_sizes() const {
+  return collective_.layout.operation == Operation::all_to_all_v;
+}
+
+void SharedRun::come() {
+  if (collective_.before) collective_.before();
+  SharedHeader header{.hash = collective_.signature.hash()};
+  header.most = traffic_.max_given();
+  const PlanMemory& memory = collective_.memory;
+  const std::size_t given = header.most * item_;
+  const std::size_t areas = traffic_.gives_all_the_same() ? 1 : static_cast<std::size_t>(ranks());
+  const std::size_t area = SharedSpace::slot_bytes / areas / 64 * 64;
+  header.small = !in_blocks_ && given <= area;
+  if (header.small && given != 0) {
+    std::byte* const slot = space_.slot(rank(), sequence_);
+    for (int taker = 0; taker < ranks(); ++taker) {
+      const Range range = traffic_.gives(taker);
+      if (range.empty() || (taker == rank() && areas != 1)) continue;
+      std::memcpy(slot + (areas == 1 ? 0 : static_cast<std::size_t>(taker) * area), input(range.begin),
+                  range.size() * item_);
+      if (areas == 1) break;
+    }
+  } else if (given != 0) {
+    // The end of the part of the input that any rank reads.
+    std::size_t end = 0;
+    for (int taker = 0; taker < ranks(); ++taker) end = std::max(end, traffic_.gives(taker).end);
+    if (const auto offset = space_.offset_of(memory.input, end * item_)) header.input = *offset;
+  }
+  header.placed = (given == 0 || header.input != SharedHeader::nowhere) && !is_exchange_of_sizes();
+  if (in_blocks_ && traffic_.takes_result()) {
+    if (const auto offset = space_.offset_of(memory.output, collective_.layout.elements * item_))
+      header.output = *offset;
+    header.placed = header.placed && header.output != SharedHeader::nowhere;
+  }
+  if (is_exchange_of_sizes())
+    for (int taker = 0; taker < ranks(); ++taker)
+      space_.sizes(rank(), sequence_)[taker] = traffic_.gives(taker).size();
+  space_.header(rank(), sequence_) = header;
+  publish();
+}
+
+SharedRun::State SharedRun::choose() {
+  bool same = true, small = true, placed = true;
+  std::uint64_t most = 0;
+  headers_.clear();
+  for (int other = 0; other < ranks(); ++other) {
+    const SharedHeader& header = headers_.emplace_back(space_.header(other, sequence_));
+    same = same && header.hash == headers_.front().hash;
+    small = small && header.small;
+    placed = placed && header.placed;
+    most = std::max(most, header.most);
+  }
+  if (!same) {
+    auto& own = space_.text(rank(), sequence_);
+    const std::string text = collective_.text();
+    std::memcpy(own, text.data(), std::min(text.size(), sizeof own - 1));
+    own[std::min(text.size(), sizeof own - 1)] = 0;
+    stage_ = Stage::told_text;
+    publish();
+    return State::under_way;
+  }
+  if (is_exchange_of_sizes()) expect_sizes();
+  if (small) {
+    const std::size_t areas = traffic_.gives_all_the_same() ? 1 : static_cast<std::size_t>(ranks());
+    const std::size_t area = areas == 1 ? 0 : SharedSpace::slot_bytes / areas / 64 * 64;
+    take({0, most},
+         [&](int giver) { return space_.slot(giver, sequence_) + static_cast<std::size_t>(rank()) * area; });
+    return State::done;
+  }
+  if (placed) return take_placed();
+  parts_ = (most + part_size() - 1) / part_size();
+  stage_ = Stage::in_parts;
+  put(0);
+  publish();
+  return State::under_way;
+}
+
+void SharedRun::expect_sizes() const {
+  for (int giver = 0; giver < ranks(); ++giver) {
+    const std::uint64_t size = space_.sizes(giver, sequence_)[rank()];
+    if (size != traffic_.takes(giver).size())
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "rank " + std::to_string(giver) + " has " +
+                                                             std::to_string(size) + " elements for rank " +
+                                                             std::to_string(rank()) + ", which expects " +
+                                                             std::to_string(traffic_.takes(giver).size()));
+  }
+}
+
+// Call it before this rank starts the next collective, which uses the areas of texts again.
+void SharedRun::read_texts() {
+  for (int other = 0; other < ranks(); ++other) {
+    const auto& text = space_.text(other, sequence_);
+    texts_.emplace_back(text, ::strnlen(text, sizeof text));
+  }
+}
+
+// --- Reading ---
+
+// Takes the part of each range that this rank reads. source(giver): the beginning of a giver's part.
+template <class Source>
+void SharedRun::take(Range part, Source source) {
+  const auto cut = [&](Range whole) {
+    return Range{std::min(whole.size(), part.begin), std::min(whole.size(), part.end)};
+  };
+  if (traffic_.reduces()) {
+    const Range range = traffic_.takes(rank());
+    const Range now = cut(range);
+    if (now.empty()) return;
+    c10::SmallVector<const std::byte*, 8> operands;
+    for (int giver = 0; giver < ranks(); ++giver)
+      operands.push_back(giver == rank() ? input(traffic_.gives(giver).begin + now.begin) : source(giver));
+    std::byte* const result = output(range.begin + now.begin);
+    return reduce_all(*collective_.reduction, operands, std::span(&result, 1), now.size());
+  }
+  // Each rank starts with a different rank, so that not all of them read the same memory at the same time.
+  for (int i = 0; i < ranks(); ++i) {
+    const int giver = (rank() + i) % ranks();
+    const Range range = traffic_.takes(giver);
+    const Range now = cut(range);
+    if (now.empty()) continue;
+    const std::byte* const from =
+        giver == rank() ? input(traffic_.gives(giver).begin + now.begin) : source(giver);
+    std::byte* const to = output(range.begin + now.begin);
+    if (from != to) std::memcpy(to, from, now.size() * item_);
+  }
+}
+
+SharedRun::State SharedRun::take_placed() {
+  const Layout& layout = collective_.layout;
+  if (in_blocks_) {
+    const Range block = traffic_.block(rank());
+    const std::size_t bytes = layout.elements * item_;
+    c10::SmallVector<const std::byte*, 8> inputs, operands;
+    c10::SmallVector<std::byte*, 8> outputs, results;
+    for (int other = 0; other < ranks(); ++other) {
+      inputs.push_back(space_.memory_of(other, header_of(other).input, bytes));
+      if (layout.root < 0 || layout.root == other)
+        outputs.push_back(space_.memory_of(other, header_of(other).output, bytes));
+    }
+    for (std::size_t begin = block.begin; begin < block.end && !space_.lockstep().stopped();) {
+      const std::size_t end = std::min(block.end, begin + stretch_bytes / item_);
+      operands.clear(), results.clear();
+      for (const std::byte* from : inputs) operands.push_back(from + begin * item_);
+      for (std::byte* to : outputs) results.push_back(to + begin * item_);
+      reduce_all(*collective_.reduction, operands, results, end - begin);
+      begin = end;
+    }
+  } else {
+    c10::SmallVector<const std::byte*, 8> sources;
+    for (int giver = 0; giver < ranks(); ++giver) {
+      const Range range = Traffic(layout, giver, ranks(), false).gives(rank());
+      sources.push_back(
+          range.empty() || giver == rank()
+              ? nullptr
+              : space_.memory_of(giver, header_of(giver).input + range.begin * item_, range.size() * item_));
+    }
+    const std::size_t stretch = stretch_bytes / item_;
+    std::size_t most = 0;
+    for (int giver = 0; giver < ranks(); ++giver) most = std::max(most, traffic_.takes(giver).size());
+    for (std::size_t begin = 0; begin < most && !space_.lockstep().stopped(); begin += stretch)
+      take({begin, begin + stretch},
+           [&](int giver) { return sources[static_cast<std::size_t>(giver)] + begin * item_; });
+  }
+  if (space_.lockstep().stopped()) return State::stopped;  // a part of the data was not read
+  stage_ = Stage::placed;
+  publish();
+  return State::under_way;
+}
+
+// --- Part by part ---
+
+std::size_t SharedRun::part_size() const {
+  return (traffic_.gives_all_the_same() ? space_.window_bytes() : space_.chunk()) / item_;
+}
+
+Range SharedRun::part_of(Range whole, std::uint64_t part) const {
+  const std::size_t begin = std::min(whole.size(), part * part_size());
+  return {whole.begin + begin, whole.begin + std::min(whole.size(), begin + part_size())};
+}
+
+void SharedRun::put(std::uint64_t part) {
+  std::byte* const window = space_.window(rank(), part);
+  for (int taker = 0; taker < ranks(); ++taker) {
+    const bool same = traffic_.gives_all_the_same();
+    const Range range = part_of(traffic_.gives(taker), part);
+    if (range.empty() || (taker == rank() && (!same || ranks() == 1))) continue;
+    std::memcpy(window + (same ? 0 : static_cast<std::size_t>(taker) * space_.chunk()), input(range.begin),
+                range.size() * item_);
+    if (same) return;
+  }
+}
+
+// Call it when all ranks have published the previous step. Returns true if that was the last step. Part p is
+// written in step p and read, or reduced, in step p + 1; its result is gathered in step p + 2.
+bool SharedRun::take_part() {
+  const std::uint64_t step = ++part_;
+  if (step < parts_) put(step);
+  if (step <= parts_) reduce_part(step - 1);
+  if (in_blocks_ && step >= 2) gather_part(step - 2);
+  const bool last = step == parts_ + (in_blocks_ ? 1 : 0);
+  if (!last) publish();
+  return last;
+}
+
+void SharedRun::reduce_part(std::uint64_t part) {
+  const std::size_t at =
+      traffic_.gives_all_the_same() ? 0 : static_cast<std::size_t>(rank()) * space_.chunk();
+  const auto source = [&](int giver) { return space_.window(giver, part) + at; };
+  if (!in_blocks_) return take({part * part_size(), (part + 1) * part_size()}, source);
+  const Range range = part_of(traffic_.block(rank()), part);
+  if (range.empty()) return;
+  c10::SmallVector<const std::byte*, 8> operands;
+  for (int giver = 0; giver < ranks(); ++giver)
+    operands.push_back(giver == rank() ? input(range.begin) : source(giver));
+  c10::SmallVector<std::byte*, 2> results{space_.result(rank(), part)};
+  if (traffic_.takes_result()) results.push_back(output(range.begin));
+  reduce_all(*collective_.reduction, operands, results, range.size());
+}
+
+void SharedRun::gather_part(std::uint64_t part) {
+  if (!traffic_.takes_result()) return;
+  for (int i = 1; i < ranks(); ++i) {
+    const int other = (rank() + i) % ranks();
+    const Range range = part_of(traffic_.block(other), part);
+    std::memcpy(output(range.begin), space_.result(other, part), range.size() * item_);
+  }
+}
+
+}  // namespace weft::collectives
