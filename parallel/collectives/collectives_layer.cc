@@ -1,5 +1,6 @@
 #include <weft/parallel/collectives/collectives_layer.h>
 
+#include <weft/parallel/collectives/internal/group/collectives_layer.h>
 #include <weft/parallel/collectives/internal/group/group_service.h>
 #include <weft/rpc/endpoint/agent_core.h>
 

@@ -14,25 +14,21 @@ constexpr std::size_t max_dimensions = 16;
 
 void check(const Group& group, const std::vector<DeviceMesh::Dimension>& dimensions) {
   if (dimensions.size() > max_dimensions)
-    throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "DeviceMesh: a mesh of " + std::to_string(dimensions.size()) +
-                         " dimensions, expected at most " + std::to_string(max_dimensions));
+    refuse("DeviceMesh: a mesh of " + std::to_string(dimensions.size()) + " dimensions, expected at most " +
+           std::to_string(max_dimensions));
   std::int64_t ranks = 1;
   std::set<std::string> names;
   for (const auto& [name, size] : dimensions) {
     if (!names.insert(name).second)
-      throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "DeviceMesh: two dimensions have the name '" + name + "', expected unique names");
+      refuse("DeviceMesh: two dimensions have the name '" + name + "', expected unique names");
     if (size < 1)
-      throw rpc::Error(rpc::ErrorKind::invalid_argument, "DeviceMesh: dimension '" + name +
-                                                             "' has the size " + std::to_string(size) +
-                                                             ", expected at least 1");
+      refuse("DeviceMesh: dimension '" + name + "' has the size " + std::to_string(size) +
+             ", expected at least 1");
     ranks *= size;
   }
   if (ranks != group.size())
-    throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "DeviceMesh: a mesh of " + std::to_string(ranks) + " ranks over a group of " +
-                         std::to_string(group.size()) + ", expected equal numbers");
+    refuse("DeviceMesh: a mesh of " + std::to_string(ranks) + " ranks over a group of " +
+           std::to_string(group.size()) + ", expected equal numbers");
 }
 
 }  // namespace
@@ -44,10 +40,11 @@ rpc::Future<DeviceMesh> DeviceMesh::create(const Group& group, std::vector<Dimen
   for (const auto& [name, size] : dimensions)
     meaning += (meaning.back() == '(' ? "" : ", ") + name + " " + std::to_string(size);
   // All members reserve the same number of rounds, even if they give different meshes.
-  const std::uint64_t rounds = group.core_->reserve_rounds(1 + 2 * max_dimensions);
+  const std::uint64_t rounds = group.core_->values().reserve_rounds(1 + 2 * max_dimensions);
   rpc::Promise<DeviceMesh> promise;
   auto future = promise.future();
-  group.core_->give({rounds}, meaning + ")", site, rpc::Buffer{}, false, std::nullopt)
+  group.core_->values()
+      .give({rounds}, meaning + ")", site, rpc::Buffer{}, false, std::nullopt)
       .then([group, dimensions = std::move(dimensions), rounds, site,
              promise = std::move(promise)](rpc::Result<Group::Objects>&& same) mutable {
         if (!same.ok()) return promise.fail(same.error());
@@ -91,8 +88,7 @@ std::size_t DeviceMesh::index_of(const std::string& dimension) const {
   if (found == dimensions_.end()) {
     std::string names;
     for (const Dimension& each : dimensions_) names += (names.empty() ? "'" : ", '") + each.name + "'";
-    throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                     "DeviceMesh: there is no dimension '" + dimension + "', expected one of " + names);
+    refuse("DeviceMesh: there is no dimension '" + dimension + "', expected one of " + names);
   }
   return static_cast<std::size_t>(found - dimensions_.begin());
 }

@@ -1,5 +1,6 @@
 #include <weft/parallel/collectives/group.h>
 
+#include <weft/parallel/collectives/internal/group/group_core.h>
 #include <weft/parallel/collectives/internal/group/preparation.h>
 #include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/core/when_all.h>
@@ -34,13 +35,12 @@ Group Group::inlined() const {
 const std::shared_ptr<rpc::AgentCore>& Group::agent() const { return core_->agent(); }
 
 void Group::abort(const std::string& reason) const {
-  core_->abort("rank " + std::to_string(rank()) + " (" + members()[static_cast<std::size_t>(rank())] +
-               ") aborted it: " + reason);
+  core_->failure().abort(core_->describe(rank()) + " aborted it: " + reason);
 }
 
 std::filesystem::path Group::write_flight(const std::filesystem::path& folder) const {
-  core_->note_awaited();
-  return write_flight_dump(folder, core_->flight());
+  core_->failure().note_awaited();
+  return write_flight_dump(folder, core_->failure().flight());
 }
 
 at::Tensor Group::empty(at::IntArrayRef sizes, const at::TensorOptions& options) const {
@@ -58,10 +58,11 @@ rpc::Future<void> Group::prepare(c10::Device device, Timeout timeout, Site site)
 // Errors of arguments fail the future, as all other errors do, and reach the other ranks.
 rpc::Future<void> Group::run(const CollectiveCall& call) const {
   if (GroupDevices* const devices = core_->devices_for(call.first())) return devices->run(call);
-  auto collective = rpc::capture([&] { return collective_of(*core_, call); });
-  if (!collective.ok()) return core_->decline(call.operation, std::nullopt, call.site, collective.error());
+  auto collective = rpc::capture([&] { return collective_of(*core_, core_->backend(), call); });
+  if (!collective.ok())
+    return core_->collectives().decline(call.operation, std::nullopt, call.site, collective.error());
   note_writes(call.outputs);
-  return core_->start(std::move(collective).get(), inlined_);
+  return core_->collectives().start(std::move(collective).get(), inlined_);
 }
 
 void Group::wait(rpc::Future<void> collective) const {
@@ -70,148 +71,82 @@ void Group::wait(rpc::Future<void> collective) const {
 }
 
 void Group::decline(Operation operation, c10::Device device, const rpc::Error& why, Site site) const {
-  (void)core_->decline(operation, device.is_cpu() ? std::nullopt : std::optional(device.type()), site,
-                       std::make_exception_ptr(why));
+  (void)core_->collectives().decline(operation, device.is_cpu() ? std::nullopt : std::optional(device.type()),
+                                     site, std::make_exception_ptr(why));
 }
 
 rpc::Future<void> Group::all_reduce(at::Tensor tensor, ReduceOp op, Timeout timeout, Site site) const {
-  return run({.operation = Operation::all_reduce,
-              .outputs = one(tensor),
-              .reduction = op,
-              .timeout = timeout,
-              .site = site});
+  return run({Operation::all_reduce, one(tensor), {}, {}, op, timeout, site});
 }
 
 rpc::Future<void> Group::all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Timeout timeout,
                                     Site site) const {
-  return run({.operation = Operation::all_reduce,
-              .outputs = tensors,
-              .reduction = op,
-              .timeout = timeout,
-              .site = site});
+  return run({Operation::all_reduce, tensors, {}, {}, op, timeout, site});
 }
 
 rpc::Future<void> Group::reduce(at::Tensor tensor, int root, ReduceOp op, Timeout timeout, Site site) const {
-  return run({.operation = Operation::reduce,
-              .outputs = one(tensor),
-              .root = root,
-              .reduction = op,
-              .timeout = timeout,
-              .site = site});
+  return run({Operation::reduce, one(tensor), {}, root, op, timeout, site});
 }
 
 rpc::Future<void> Group::broadcast(at::Tensor tensor, int root, Timeout timeout, Site site) const {
-  return run({.operation = Operation::broadcast,
-              .outputs = one(tensor),
-              .root = root,
-              .timeout = timeout,
-              .site = site});
+  return run({Operation::broadcast, one(tensor), {}, root, {}, timeout, site});
 }
 
 rpc::Future<void> Group::broadcast(std::vector<at::Tensor> tensors, int root, Timeout timeout,
                                    Site site) const {
-  return run({.operation = Operation::broadcast,
-              .outputs = tensors,
-              .root = root,
-              .timeout = timeout,
-              .site = site});
+  return run({Operation::broadcast, tensors, {}, root, {}, timeout, site});
 }
 
 rpc::Future<void> Group::all_gather(at::Tensor output, at::Tensor input, Timeout timeout, Site site) const {
-  return run({.operation = Operation::all_gather,
-              .outputs = one(output),
-              .inputs = one(input),
-              .timeout = timeout,
-              .site = site});
+  return run({Operation::all_gather, one(output), one(input), {}, {}, timeout, site});
 }
 
 rpc::Future<void> Group::all_gather(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                     Timeout timeout, Site site) const {
-  return run({.operation = Operation::all_gather,
-              .outputs = outputs,
-              .inputs = inputs,
-              .timeout = timeout,
-              .site = site});
+  return run({Operation::all_gather, outputs, inputs, {}, {}, timeout, site});
 }
 
 rpc::Future<void> Group::all_gather_v(std::vector<at::Tensor> outputs, at::Tensor input, Timeout timeout,
                                       Site site) const {
-  return run({.operation = Operation::all_gather_v,
-              .outputs = outputs,
-              .inputs = one(input),
-              .timeout = timeout,
-              .site = site});
+  return run({Operation::all_gather_v, outputs, one(input), {}, {}, timeout, site});
 }
 
 rpc::Future<void> Group::reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op, Timeout timeout,
                                         Site site) const {
-  return run({.operation = Operation::reduce_scatter,
-              .outputs = one(output),
-              .inputs = one(input),
-              .reduction = op,
-              .timeout = timeout,
-              .site = site});
+  return run({Operation::reduce_scatter, one(output), one(input), {}, op, timeout, site});
 }
 
 rpc::Future<void> Group::reduce_scatter(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                         ReduceOp op, Timeout timeout, Site site) const {
-  return run({.operation = Operation::reduce_scatter,
-              .outputs = outputs,
-              .inputs = inputs,
-              .reduction = op,
-              .timeout = timeout,
-              .site = site});
+  return run({Operation::reduce_scatter, outputs, inputs, {}, op, timeout, site});
 }
 
 rpc::Future<void> Group::reduce_scatter_v(at::Tensor output, std::vector<at::Tensor> inputs, ReduceOp op,
                                           Timeout timeout, Site site) const {
-  return run({.operation = Operation::reduce_scatter_v,
-              .outputs = one(output),
-              .inputs = inputs,
-              .reduction = op,
-              .timeout = timeout,
-              .site = site});
+  return run({Operation::reduce_scatter_v, one(output), inputs, {}, op, timeout, site});
 }
 
 rpc::Future<void> Group::all_to_all(at::Tensor output, at::Tensor input, Timeout timeout, Site site) const {
-  return run({.operation = Operation::all_to_all,
-              .outputs = one(output),
-              .inputs = one(input),
-              .timeout = timeout,
-              .site = site});
+  return run({Operation::all_to_all, one(output), one(input), {}, {}, timeout, site});
 }
 
 rpc::Future<void> Group::all_to_all_v(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                       Timeout timeout, Site site) const {
-  return run({.operation = Operation::all_to_all_v,
-              .outputs = outputs,
-              .inputs = inputs,
-              .timeout = timeout,
-              .site = site});
+  return run({Operation::all_to_all_v, outputs, inputs, {}, {}, timeout, site});
 }
 
 rpc::Future<void> Group::gather(std::vector<at::Tensor> outputs, at::Tensor input, int root, Timeout timeout,
                                 Site site) const {
-  return run({.operation = Operation::gather,
-              .outputs = outputs,
-              .inputs = one(input),
-              .root = root,
-              .timeout = timeout,
-              .site = site});
+  return run({Operation::gather, outputs, one(input), root, {}, timeout, site});
 }
 
 rpc::Future<void> Group::scatter(at::Tensor output, std::vector<at::Tensor> inputs, int root, Timeout timeout,
                                  Site site) const {
-  return run({.operation = Operation::scatter,
-              .outputs = one(output),
-              .inputs = inputs,
-              .root = root,
-              .timeout = timeout,
-              .site = site});
+  return run({Operation::scatter, one(output), inputs, root, {}, timeout, site});
 }
 
 rpc::Future<void> Group::barrier(Timeout timeout, Site site) const {
-  return run({.operation = Operation::barrier, .timeout = timeout, .site = site});
+  return run({Operation::barrier, {}, {}, {}, {}, timeout, site});
 }
 
 rpc::Future<void> Group::launch(const std::string& name, LaunchFunction begin, Timeout timeout,
@@ -222,10 +157,10 @@ rpc::Future<void> Group::launch(const std::string& name, LaunchFunction begin, T
   const auto promise = std::make_shared<rpc::Promise<void>>();
   promise->on_cancel([weak = std::weak_ptr(core_), name] {
     if (const auto core = weak.lock())
-      core->abort("rank " + std::to_string(core->rank()) + " aborted launch(" + name + ")");
+      core->failure().abort("rank " + std::to_string(core->rank()) + " aborted launch(" + name + ")");
   });
   auto future = promise->future();
-  core_->launch(
+  core_->values().launch(
       name,
       [promise, begin = std::move(begin), state = at::ThreadLocalState()](rpc::Result<void> ready) mutable {
         if (!ready.ok()) return promise->fail(ready.error());
@@ -251,10 +186,10 @@ rpc::Future<void> Group::send(at::Tensor tensor, int to, std::uint64_t tag, Time
     return Message{tag, type_of(tensor), site, bytes_of(flat(tensor)), timeout};
   });
   if (!message.ok()) {
-    core_->decline(PointToPoint::Kind::send, to, tag, site, message.error());
+    core_->messages().decline(PointToPoint::Kind::send, to, tag, site, message.error());
     return rpc::Future<void>::made(rpc::Result<void>(message.error()));
   }
-  return core_->send(to, std::move(message).get());
+  return core_->messages().send(to, std::move(message).get());
 }
 
 rpc::Future<int> Group::receive(at::Tensor tensor, std::optional<int> from, std::uint64_t tag,
@@ -268,12 +203,13 @@ rpc::Future<int> Group::receive(at::Tensor tensor, std::optional<int> from, std:
     return Output({&tensor, 1});
   });
   if (!output.ok()) {
-    core_->decline(PointToPoint::Kind::recv, from, tag, site, output.error());
+    core_->messages().decline(PointToPoint::Kind::recv, from, tag, site, output.error());
     return rpc::Future<int>::made(rpc::Result<int>(output.error()));
   }
   note_writes({&tensor, 1});
   const Output memory = std::move(output).get();
-  return core_->receive(from, {tag, type_of(tensor), site, bytes_of(memory.memory()), timeout})
+  return core_->messages()
+      .receive(from, {tag, type_of(tensor), site, bytes_of(memory.memory()), timeout})
       .then([memory](rpc::Result<int>&& sender) {
         if (sender.ok()) memory.write_back();
         return std::move(sender);
@@ -292,7 +228,8 @@ rpc::Future<void> Group::recv(at::Tensor tensor, int from, std::uint64_t tag, Ti
 rpc::Future<at::Tensor> Group::recv_tensor(int from, std::uint64_t tag, Timeout timeout, Site site) const {
   const auto refusal = rpc::capture([&] { expect_rank(*core_, from); });
   if (!refusal.ok()) return rpc::Future<at::Tensor>::made(rpc::Result<at::Tensor>(refusal.error()));
-  return core_->receive_tensor(from, {tag, {}, site, {}, timeout})
+  return core_->messages()
+      .receive_tensor(from, {tag, {}, site, {}, timeout})
       .then([](rpc::Result<Mailbox::Received>&& received) {
         return rpc::capture([&] {
           Mailbox::Received message = std::move(received).get();
@@ -331,14 +268,14 @@ rpc::Future<void> Group::send_packed(const std::string& type, rpc::Buffer object
                                      Timeout timeout, const Site& site) const {
   const auto refusal = rpc::capture([&] { expect_rank(*core_, to); });
   if (!refusal.ok()) return rpc::Future<void>::made(rpc::Result<void>(refusal.error()));
-  return core_->send(to, Message{tag, type, site, std::move(object), timeout});
+  return core_->messages().send(to, Message{tag, type, site, std::move(object), timeout});
 }
 
 rpc::Future<rpc::Buffer> Group::receive_packed(const std::string& type, int from, std::uint64_t tag,
                                                Timeout timeout, const Site& site) const {
   const auto refusal = rpc::capture([&] { expect_rank(*core_, from); });
   if (!refusal.ok()) return rpc::Future<rpc::Buffer>::made(rpc::Result<rpc::Buffer>(refusal.error()));
-  return core_->receive_any_size(from, {tag, type, site, {}, timeout});
+  return core_->messages().receive_any_size(from, {tag, type, site, {}, timeout});
 }
 
 rpc::Future<Group::Objects> Group::give(const std::string& meaning, std::optional<int> root,
@@ -347,11 +284,11 @@ rpc::Future<Group::Objects> Group::give(const std::string& meaning, std::optiona
   const auto refusal = rpc::capture([&] {
     if (root) expect_rank(*core_, *root);
   });
-  const RoundKey round{core_->reserve_rounds(1)};
+  const RoundKey round{core_->values().reserve_rounds(1)};
   const std::string call = meaning + (root ? ", root " + std::to_string(*root) : "") + ")";
-  if (refusal.ok()) return core_->give(round, call, site, std::move(object), wants_all, timeout);
+  if (refusal.ok()) return core_->values().give(round, call, site, std::move(object), wants_all, timeout);
   // The other ranks must not wait for this rank.
-  (void)core_->give(round, call + ", refused", site, {}, false, timeout);
+  (void)core_->values().give(round, call + ", refused", site, {}, false, timeout);
   return rpc::Future<Objects>::made(rpc::Result<Objects>(refusal.error()));
 }
 

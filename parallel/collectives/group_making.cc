@@ -1,7 +1,7 @@
 // Creation of groups: from members of a job, from a part of a group, from the survivors of one.
 #include <weft/parallel/collectives/internal/group/collectives_layer.h>
-#include <weft/parallel/collectives/internal/hosts/hosts_backend.h>
 #include <weft/parallel/collectives/internal/group/preparation.h>
+#include <weft/parallel/collectives/internal/hosts/hosts_backend.h>
 #include <weft/parallel/collectives/internal/rendezvous.h>
 #include <weft/parallel/collectives/internal/shm/shared_backend.h>
 #include <weft/rpc/job/job.h>
@@ -65,16 +65,18 @@ std::optional<Group> Group::make(const std::shared_ptr<CollectivesLayer>& layer,
     return std::nullopt;
   }
   const auto forget = [known = std::weak_ptr(layer), id = rendezvous.id](GroupCore* core) {
-    if (const auto layer = known.lock()) layer->remove(id, core->error());
+    if (const auto layer = known.lock()) layer->remove(id, core->failure().error());
     delete core;
   };
-  GroupCore::Options all{options, layer->devices()};
+  GroupCore::Options all{options, layer->devices(), layer->flights()};
   all.flight_recorder_dir = flights_of(options);
   auto [kind, backend] = backend_of(rendezvous, options);
   const std::shared_ptr<GroupCore> core(
       new GroupCore(layer->core(), rendezvous.id, std::move(all), std::move(rendezvous.members),
                     rendezvous.rank, kind, std::move(backend)),
       forget);
+  if (const auto& folder = core->options().flight_recorder_dir; !folder.empty())
+    layer->flights()->add({core, &core->failure()}, folder);
   layer->add(core);
   return Group(core);
 }
@@ -126,16 +128,16 @@ rpc::Future<std::optional<Group>> Group::split(std::optional<int> color, int key
   GroupOptions options = wanted.value_or(this->options());
   if (!wanted || options.name == GroupOptions{}.name)
     options.name = name() + (color ? "/" + std::to_string(*color) : "");
-  return split_in(core_->reserve_rounds(2), color, key, options, site);
+  return split_in(core_->values().reserve_rounds(2), color, key, options, site);
 }
 
 rpc::Future<std::optional<Group>> Group::split_in(std::uint64_t rounds, std::optional<int> color, int key,
                                                   const GroupOptions& options, const Site& site) const {
   const auto layer = CollectivesLayer::of(*core_->agent());
   const Talk talk = [core = core_, site, rounds](int round, rpc::Buffer said) {
-    return core->give({rounds + static_cast<std::uint64_t>(round)},
-                      round == 0 ? "split()" : "split(), its memory", site, std::move(said), true,
-                      std::nullopt);
+    return core->values().give({rounds + static_cast<std::uint64_t>(round)},
+                               round == 0 ? "split()" : "split(), its memory", site, std::move(said), true,
+                               std::nullopt);
   };
   layer->expect_group(options);
   const rpc::AgentId& self = core_->members()[static_cast<std::size_t>(rank())];
@@ -146,7 +148,7 @@ rpc::Future<std::optional<Group>> Group::split_in(std::uint64_t rounds, std::opt
         return rpc::capture([&] {
           if (!rendezvous.ok()) layer->give_up_group(options);
           std::optional<Group> group = make(layer, std::move(rendezvous).get(), options);
-          if (group) core->add_split(group->core_);
+          if (group) core->failure().add_split({group->core_, &group->core_->failure()});
           return group;
         });
       });

@@ -3,31 +3,13 @@
 namespace weft::collectives {
 
 std::string_view name_of(FlightKind kind) {
-  switch (kind) {
-    case FlightKind::collective:
-      return "collective";
-    case FlightKind::values:
-      return "values";
-    case FlightKind::send:
-      return "send";
-    case FlightKind::recv:
-      return "recv";
-  }
-  return "?";
+  static constexpr std::string_view names[] = {"collective", "values", "send", "recv"};
+  return names[static_cast<std::size_t>(kind)];
 }
 
 std::string_view name_of(FlightState state) {
-  switch (state) {
-    case FlightState::begun:
-      return "begun";
-    case FlightState::moving:
-      return "moving";
-    case FlightState::done:
-      return "done";
-    case FlightState::failed:
-      return "failed";
-  }
-  return "?";
+  static constexpr std::string_view names[] = {"begun", "moving", "done", "failed"};
+  return names[static_cast<std::size_t>(state)];
 }
 
 std::string FlightEntry::what() const {

@@ -417,27 +417,9 @@ void append(std::string& out, const FlightFinding& finding, const std::string& i
 }  // namespace
 
 std::string_view name_of(FlightFinding::Kind kind) {
-  switch (kind) {
-    case Kind::cycle:
-      return "cycle";
-    case Kind::mismatch:
-      return "mismatch";
-    case Kind::no_dump:
-      return "no_dump";
-    case Kind::missing:
-      return "missing";
-    case Kind::under_way:
-      return "under_way";
-    case Kind::unreceived:
-      return "unreceived";
-    case Kind::unsent:
-      return "unsent";
-    case Kind::unlike:
-      return "unlike";
-    case Kind::in_transit:
-      return "in_transit";
-  }
-  return "?";
+  static constexpr std::string_view names[] = {"cycle",      "mismatch", "no_dump", "missing",   "under_way",
+                                               "unreceived", "unsent",   "unlike",  "in_transit"};
+  return names[static_cast<std::size_t>(kind)];
 }
 
 FlightVerdict flight_verdict(const std::vector<FlightDump>& dumps) { return Judge(dumps).judge(); }

@@ -1,5 +1,6 @@
 #include <weft/parallel/collectives/internal/rendezvous.h>
 
+#include <weft/parallel/collectives/operation/internal/collective_call.h>
 #include <weft/rpc/codec/agent_id_codec.h>
 #include <weft/rpc/codec/packed.h>
 #include <weft/rpc/core/mutex.h>
@@ -126,20 +127,16 @@ void expect_same_options(const std::vector<Introduction>& members) {
   for (const Introduction& member : members) {
     if (member.wire_dtype != exact && member.wire_dtype != wire_text(at::kHalf) &&
         member.wire_dtype != wire_text(at::kBFloat16))
-      throw rpc::Error(rpc::ErrorKind::invalid_argument, "GroupOptions::wire_dtype of " + member.self.name +
-                                                             " is " + member.wire_dtype +
-                                                             ", expected float16, bfloat16 or none");
+      refuse("GroupOptions::wire_dtype of " + member.self.name + " is " + member.wire_dtype +
+             ", expected float16, bfloat16 or none");
     if (!(member.bounds == members.front().bounds))
-      throw rpc::Error(rpc::ErrorKind::invalid_argument,
-                       "the members of a group have different GroupOptions::bounds, expected equal ones: " +
-                           members.front().self.name + " has " + text_of(members.front().bounds) + "; " +
-                           member.self.name + " has " + text_of(member.bounds));
+      refuse("the members of a group have different GroupOptions::bounds, expected equal ones: " +
+             members.front().self.name + " has " + text_of(members.front().bounds) + "; " + member.self.name +
+             " has " + text_of(member.bounds));
     if (member.wire_dtype != members.front().wire_dtype)
-      throw rpc::Error(
-          rpc::ErrorKind::invalid_argument,
-          "the members of a group have different GroupOptions::wire_dtype, expected equal ones: " +
-              members.front().self.name + " '" + members.front().wire_dtype + "', " + member.self.name +
-              " '" + member.wire_dtype + "'");
+      refuse("the members of a group have different GroupOptions::wire_dtype, expected equal ones: " +
+             members.front().self.name + " '" + members.front().wire_dtype + "', " + member.self.name + " '" +
+             member.wire_dtype + "'");
   }
 }
 

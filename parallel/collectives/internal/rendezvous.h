@@ -1,8 +1,7 @@
 // meet(): the rendezvous of a new group's members: their identities, and whether they can share memory.
 #pragma once
 
-#include <weft/parallel/collectives/group.h>
-#include <weft/parallel/collectives/internal/group/group_core.h>
+#include <weft/parallel/collectives/internal/group/group_member.h>
 #include <weft/parallel/collectives/internal/hosts/levels.h>
 
 #include <functional>

@@ -362,7 +362,7 @@ TEST_P(GroupsOnDevices, AThreadThatWaitsForItsLaunchDoesNotDelayComparisons) {
   std::thread first([&] { futures[0] = groups[0].all_reduce(tensor(0, {1})); });
   EXPECT_TRUE(eventually([&] { return nccl.calls(0).size() == 2; }));  // the first call is that of prepare()
   std::thread second([&] { futures[1] = groups[0].all_reduce(tensor(0, {1})); });
-  EXPECT_TRUE(eventually([&] { return core->has_begun(1); }));
+  EXPECT_TRUE(eventually([&] { return core->collectives().has_begun(1); }));
   groups[0].abort("enough");
   first.join();
   second.join();
@@ -591,7 +591,7 @@ TEST_P(GroupsOnDevices, AnErrorOfNcclIsTheGroupsErrorEvenIfTheAbortIsFaster) {
   std::thread turn([&] {
     for (bool ran_here = false; !ran_here;) {
       rpc::detail::Latch ran;
-      core->after_dumps([&, self = std::this_thread::get_id()] {
+      core->failure().after_dumps([&, self = std::this_thread::get_id()] {
         ran_here = std::this_thread::get_id() == self;
         ran.open();
         if (!ran_here) return;

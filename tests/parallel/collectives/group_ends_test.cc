@@ -289,7 +289,7 @@ TEST_P(GroupEnds, OperationsAreRecordedAsMovingOnceAllRanksHaveArrived) {
   together(groups, [&](const Group& group) { return group.broadcast(tensors[group.rank()], 1); });
   Futures waiting = but(2, [](const Group& group) { return group.barrier(); });
   const auto layer = CollectivesLayer::of(*company.agent(0).core());
-  const auto records = [&] { return layer->all().front()->flight().records; };
+  const auto records = [&] { return layer->all().front()->failure().flight().records; };
   test::eventually("rank 0 has begun its barrier", [&] { return records().begun == 3; });
   const auto entries = records().entries;
   for (const std::size_t done : {0, 1}) {
@@ -432,7 +432,7 @@ TEST_F(EarlyMessages, TextsOfDifferencesCount) {
     const auto core =
         CollectivesLayer::of(*company.agent(0).core())->find(GroupId{id(0).incarnation, ++number});
     for (int i = 0; i < count; ++i)
-      core->disagree(id(1), static_cast<std::uint64_t>(i), std::string(1000, 'x'));
+      core->collectives().signature(1, static_cast<std::uint64_t>(i), std::string(1000, 'x'));
     Futures futures;
     futures.push_back(groups[1].barrier());
     return futures;
@@ -509,7 +509,7 @@ TEST_F(EarlyMessagesOfAGroup, BeyondALimitFailIt) {
     }
     for (const auto& future : futures) EXPECT_FALSE(future.ready()) << "kept";
     const auto core = make(options);
-    futures.push_back(core->send(1, {}));
+    futures.push_back(core->messages().send(1, {}));
     expect_all(std::move(futures), ErrorKind::resource_exhausted, words);
     context->remove(group);
   }
@@ -525,7 +525,7 @@ TEST_F(EarlyMessagesOfAGroup, UpToTheLimitAreKeptForEachGroup) {
     const auto core = make(options);
     EXPECT_EQ(context->kept_early(), 0U);
     for (int i = 0; i < 8; ++i)
-      got(core->receive(1, {.type = "float32[1]", .bytes = rpc::Buffer::allocate(4)}));
+      got(core->messages().receive(1, {.type = "float32[1]", .bytes = rpc::Buffer::allocate(4)}));
     for (auto& future : futures) got(std::move(future));
     context->remove(group);
   }

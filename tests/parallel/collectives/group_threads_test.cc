@@ -202,10 +202,10 @@ TEST(GroupsOnTheCallersThread, RunNoOtherCollectivesWhenAGroupEndsOrIsInspected)
       {"abort", [](Company&, const Group& group, const Group&) { group.abort("enough"); }},
       {"fail",
        [](Company& company, const Group& group, const Group&) {
-         core_of(company, group)->fail(rpc::Error(ErrorKind::internal, "an error of a device"));
+         core_of(company, group)->failure().fail(rpc::Error(ErrorKind::internal, "an error of a device"));
        }},
-      {"leave",
-       [](Company& company, const Group& group, const Group&) { (void)core_of(company, group)->leave(); }},
+      {"leave", [](Company& company, const Group& group,
+                   const Group&) { (void)core_of(company, group)->failure().leave(); }},
       {"write_flight", [&](Company&, const Group& group, const Group&) { (void)group.write_flight(folder); }},
       // The dump includes all groups of the agent.
       {"abort of another group", [](Company&, const Group&, const Group& other) { other.abort("enough"); }}};
@@ -227,7 +227,7 @@ TEST(GroupsOnTheCallersThread, RunNoOtherCollectivesWhenAGroupEndsOrIsInspected)
 TEST(GroupsOnTheCallersThread, StartNoMessagesAndNoObjectCollectives) {
   Company company(2);
   const auto groups = company.groups();
-  const auto begun = [&] { return core_of(company, groups[0])->flight().records.entries.size(); };
+  const auto begun = [&] { return core_of(company, groups[0])->failure().flight().records.entries.size(); };
   test::HeldLoop held(company.agent(0));
   const at::Tensor one = at::ones({4});
   Futures futures;

@@ -113,7 +113,7 @@ TEST_F(Replicas, BuffersOfOneDtypeShareACollectiveAndKeepTheirVersions) {
       std::size_t averages = 0;
       for (const auto& core : collectives::CollectivesLayer::of(*group.agent())->all())
         if (core->name() == ddp.group().name())
-          for (const auto& entry : core->flight().records.entries)
+          for (const auto& entry : core->failure().flight().records.entries)
             averages += entry.text.starts_with("all_reduce(avg, float64[3]") ? 1 : 0;
       EXPECT_EQ(averages, buffers == Buffers::average ? 2U : 0U);  // one for each forward
     });

@@ -2,12 +2,11 @@
 // (shm/), or in levels of both (hosts/).
 //
 // backend_of() (group_making.cc) selects one when a group is created, and the group owns it. The backend
-// creates an Exchange for each collective, and accesses the group only through BackendOwner. The backend
-// outlives its exchanges. Thread-safety: call member_left() and stop() in the group's turn (turns.h), and all
-// other functions on any thread.
+// outlives its collectives. Thread-safety: call member_left() and stop() in the group's turn (turns.h), and
+// all other functions on any thread.
 #pragma once
 
-#include <weft/parallel/collectives/internal/group/exchange.h>
+#include <weft/parallel/collectives/internal/group/collective_in_flight.h>
 
 namespace weft::collectives {
 
@@ -18,8 +17,9 @@ class WEFT_EXPORT Backend {
   Backend& operator=(const Backend&) = delete;
   virtual ~Backend() = default;
 
-  // Creates the exchange of a collective; the group starts it.
-  virtual ExchangePtr make(std::shared_ptr<BackendOwner> owner, Collective&& collective) = 0;
+  // Creates a collective with those arguments; `group` starts it.
+  virtual std::shared_ptr<CollectiveInFlight> make(std::shared_ptr<GroupCollectives> group,
+                                                   Collective&& collective) = 0;
   // Whether that collective may write to its output before all ranks are known to have the same signature.
   virtual bool writes_early(const Collective&) const { return false; }
   // Allocates memory that collectives do not copy. null: this backend has no such memory, or none is left.
@@ -33,12 +33,17 @@ class WEFT_EXPORT Backend {
   }
   // The memory of rank `from` at an offset that its offset_for() has returned. Throws protocol_error if the
   // rank has no such memory.
-  virtual rpc::Buffer memory_of(int from, std::uint64_t offset, std::size_t bytes) const;
+  virtual rpc::Buffer memory_of(int from, std::uint64_t offset, std::size_t bytes) const {
+    throw rpc::Error(rpc::ErrorKind::protocol_error,
+                     "rank " + std::to_string(from) + " lends " + std::to_string(bytes) +
+                         " bytes at offset " + std::to_string(offset) +
+                         ", expected them in the message, because this rank shares no memory with that rank");
+  }
   // The number of collectives that have started, if the backend numbers them itself; otherwise 0.
   virtual std::uint64_t begun() const { return 0; }
   // A member has left: from now on, the program's threads must not wait for other ranks.
   virtual void member_left() {}
-  // The group has ended: exchanges in shared memory stop, and report their end.
+  // The group has ended: collectives in shared memory stop, and report their end.
   virtual void stop() {}
 };
 

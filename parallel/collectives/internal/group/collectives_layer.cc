@@ -1,6 +1,5 @@
 #include <weft/parallel/collectives/internal/group/collectives_layer.h>
 
-#include <weft/parallel/collectives/internal/group/group_service.h>
 #include <weft/rpc/core/when_all.h>
 #include <weft/rpc/endpoint/agent_core.h>
 
@@ -49,10 +48,10 @@ void CollectivesLayer::add(const std::shared_ptr<GroupCore>& group) {
         break;
       }
     }
-    if (early.refused) group->fail(*early.refused);
+    if (early.refused) group->failure().fail(*early.refused);
     for (Event& event : early.events) event(*group);
   }
-  for (const auto& [peer, reason] : gone) group->peer_gone(peer, reason);
+  for (const auto& [peer, reason] : gone) group->failure().peer_gone(peer, reason);
 }
 
 void CollectivesLayer::give_up_group(const GroupOptions& options) {
@@ -170,7 +169,7 @@ void CollectivesLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& rea
     if (!expected_.empty()) gone_.insert_or_assign(peer, reason);
   }
   const nccl::Devices::AbortsTogether together(*devices_);
-  for (const auto& group : all()) group->peer_gone(peer, reason);
+  for (const auto& group : all()) group->failure().peer_gone(peer, reason);
 }
 
 void CollectivesLayer::peer_forgotten(const rpc::AgentId& peer, const rpc::Error& reason) {
@@ -179,13 +178,13 @@ void CollectivesLayer::peer_forgotten(const rpc::AgentId& peer, const rpc::Error
 
 void CollectivesLayer::job_failed(const rpc::Error& error) {
   const nccl::Devices::AbortsTogether together(*devices_);
-  for (const auto& group : all()) group->job_failed(error);
+  for (const auto& group : all()) group->failure().job_failed(error);
 }
 
 rpc::Future<void> CollectivesLayer::leaving() {
   auto together = std::make_shared<nccl::Devices::AbortsTogether>(*devices_);
   std::vector<rpc::Future<void>> left;
-  for (const auto& group : all()) left.push_back(group->leave());
+  for (const auto& group : all()) left.push_back(group->failure().leave());
   // The devices' loop completes the last future; the layers below continue on the agent's loop.
   rpc::Promise<void> promise(core_->pick_loop());
   auto future = promise.future();
@@ -204,22 +203,8 @@ rpc::Future<void> CollectivesLayer::leaving() {
 
 void CollectivesLayer::shut_down() {
   const nccl::Devices::AbortsTogether together(*devices_);
-  for (const auto& group : all()) group->end();
-  std::unique_ptr<rpc::HandlerPool> writer;  // its destructor waits for its jobs
-  rpc::MutexLock lock(mutex_);
-  ended_ = true;
-  writer.swap(writer_);
-}
-
-void CollectivesLayer::write(rpc::Callback job) {
-  {
-    rpc::MutexLock lock(mutex_);
-    if (!ended_) {
-      if (writer_ == nullptr) writer_ = std::make_unique<rpc::HandlerPool>(1);
-      return writer_->post(std::move(job));
-    }
-  }
-  job();
+  for (const auto& group : all()) group->failure().end();
+  flights_->end();
 }
 
 }  // namespace weft::collectives

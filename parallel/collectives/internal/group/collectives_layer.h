@@ -3,10 +3,8 @@
 #pragma once
 
 #include <weft/parallel/collectives/internal/group/group_core.h>
-#include <weft/parallel/collectives/nccl/internal/devices.h>
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/call/call_hook.h>
-#include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/core/mutex.h>
 
 #include <deque>
@@ -22,9 +20,11 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   static std::shared_ptr<CollectivesLayer> of(
       const rpc::CallHost& host);  // failed_precondition without the layer
 
-  // core(): the agent's core. devices(): the agent's devices, which its groups share. Never null.
+  // core(): the agent's core. devices(), flights(): the agent's devices, and the writer of its flight
+  // recorders, which its groups share. Never null.
   const std::shared_ptr<rpc::AgentCore>& core() const { return core_; }
   const std::shared_ptr<nccl::Devices>& devices() const { return devices_; }
+  const std::shared_ptr<FlightWriter>& flights() const { return flights_; }
   // The number of a new group, unique within this agent: GroupId::number, if this agent is rank 0 of the
   // group.
   std::uint64_t next_number() { return ++numbers_; }
@@ -59,9 +59,6 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   // "data_parallel.iterations".
   void count(const std::string& figure, std::uint64_t amount);
 
-  // Runs jobs that write files, one after the other on a separate thread; shut_down() waits for them.
-  void write(rpc::Callback job);
-
   bool knows(std::string_view) const override { return false; }
   void figures(rpc::LayerFigures& to) const override;
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
@@ -89,6 +86,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
 
   const std::shared_ptr<rpc::AgentCore> core_;
   const std::shared_ptr<nccl::Devices> devices_;
+  const std::shared_ptr<FlightWriter> flights_ = std::make_shared<FlightWriter>();
   std::atomic<std::uint64_t> numbers_{0};
   mutable rpc::Mutex mutex_;
   std::map<GroupId, std::weak_ptr<GroupCore>> groups_ WEFT_GUARDED_BY(mutex_);
@@ -99,9 +97,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   std::size_t early_bytes_ WEFT_GUARDED_BY(mutex_) = 0;
   // The latest groups that have failed and are removed.
   std::deque<std::pair<GroupId, rpc::Error>> failed_ WEFT_GUARDED_BY(mutex_);
-  std::map<rpc::AgentId, rpc::Error> gone_ WEFT_GUARDED_BY(mutex_);   // peers; kept while groups are expected
-  std::unique_ptr<rpc::HandlerPool> writer_ WEFT_GUARDED_BY(mutex_);  // one thread; created when needed
-  bool ended_ WEFT_GUARDED_BY(mutex_) = false;
+  std::map<rpc::AgentId, rpc::Error> gone_ WEFT_GUARDED_BY(mutex_);  // peers; kept while groups are expected
 };
 
 }  // namespace weft::collectives

@@ -1,8 +1,7 @@
 #include <weft/parallel/collectives/internal/group/group_devices.h>
 
-#include <weft/parallel/collectives/internal/group/group_core.h>
-#include <weft/parallel/collectives/plan/internal/algorithms.h>
 #include <weft/parallel/collectives/internal/group/preparation.h>
+#include <weft/parallel/collectives/plan/internal/algorithms.h>
 #include <weft/rpc/codec/packed.h>
 #include <weft/rpc/core/when_all.h>
 
@@ -45,7 +44,7 @@ std::string type_name(c10::Device device) { return c10::DeviceTypeName(device.ty
 }  // namespace
 
 std::chrono::nanoseconds GroupDevices::limit_of(Timeout timeout) const {
-  return timeout.value_or(core_.options().timeout);
+  return timeout.value_or(group_.options().timeout);
 }
 
 // Returns nullopt if the communicator does not exist yet. Throws if it cannot be used.
@@ -55,7 +54,7 @@ std::optional<TensorCollectives> GroupDevices::found(c10::Device device) const {
   if (left_) throw *left_;
   if (!on_) return std::nullopt;
   if (on_->device != device)
-    refuse("group '" + core_.name() + "': the tensors are on " + device.str() + ", expected " +
+    refuse("group '" + group_.name() + "': the tensors are on " + device.str() + ", expected " +
            on_->device.str() + ", the device of this member's communicator");
   return on_->ranks;
 }
@@ -81,7 +80,7 @@ Future<void> GroupDevices::prepare(c10::Device device, Timeout timeout, const st
     if (!on_) {
       making = claim(device);
     } else if (on_->device != device || !on_->ranks) {
-      throw Error(ErrorKind::failed_precondition, "group '" + core_.name() + "': prepare(" + device.str() +
+      throw Error(ErrorKind::failed_precondition, "group '" + group_.name() + "': prepare(" + device.str() +
                                                       ") after prepare(" + on_->device.str() +
                                                       "), expected one call: a group uses one device");
     }
@@ -94,8 +93,8 @@ Future<void> GroupDevices::prepare(c10::Device device, Timeout timeout, const st
 // Runs in the background: loading NCCL and creating its id may block, and the caller may be a loop.
 void GroupDevices::make(c10::Device device, std::chrono::nanoseconds limit,
                         const std::source_location& site) {
-  devices_->run([core = core_.shared_from_this(), this, device, limit, site,
-                 round = core_.reserve_rounds(1)] { make_offer(device, limit, site, round); });
+  devices_->run([this, alive = group_.shared_from_this(), device, limit, site,
+                 round = values_.reserve_rounds(1)] { make_offer(device, limit, site, round); });
 }
 
 void GroupDevices::make_offer(c10::Device device, std::chrono::nanoseconds limit,
@@ -103,13 +102,13 @@ void GroupDevices::make_offer(c10::Device device, std::chrono::nanoseconds limit
   Offer offer;
   const auto can = rpc::capture([&] {
     const nccl::Device here = devices_->of(nccl::existing(device));
-    if (core_.rank() != 0) return;
+    if (group_.rank() != 0) return;
     const nccl::UniqueId id = Communicator::unique_id(*here.api);
     offer.id.assign(id.bytes.begin(), id.bytes.end());
   });
-  if (!can.ok()) offer.trouble = core_.agent()->hooks().text_of(can.error());
-  core_.give({round}, "prepare(" + type_name(device) + ")", site, rpc::pack(offer), true, limit)
-      .then([core = core_.shared_from_this(), this, device,
+  if (!can.ok()) offer.trouble = group_.text_of(can.error());
+  values_.give({round}, "prepare(" + type_name(device) + ")", site, rpc::pack(offer), true, limit)
+      .then([this, alive = group_.shared_from_this(), device,
              limit](rpc::Result<std::vector<rpc::Buffer>>&& offers) {
         auto begun = rpc::capture([&] { create(device, std::move(offers).get(), limit); });
         if (!begun.ok()) made(begun.error());
@@ -122,26 +121,26 @@ void GroupDevices::create(c10::Device device, const std::vector<rpc::Buffer>& of
   for (std::size_t rank = 0; rank < offers.size(); ++rank) {
     const auto offer = rpc::unpack<Offer>(offers[rank]);
     if (!offer.trouble.empty())
-      throw Error(ErrorKind::unsupported, "group '" + core_.name() + "' has no NCCL: rank " +
-                                              std::to_string(rank) + " (" + core_.members()[rank].name +
+      throw Error(ErrorKind::unsupported, "group '" + group_.name() + "' has no NCCL: rank " +
+                                              std::to_string(rank) + " (" + group_.members()[rank].name +
                                               "): " + offer.trouble);
     if (rank == 0 && offer.id.size() == id.bytes.size())
       std::copy(offer.id.begin(), offer.id.end(), id.bytes.begin());
   }
   nccl::CommunicatorOptions options;
-  options.name = core_.name();
+  options.name = group_.name();
   options.timeout = limit;
-  options.on_failure = [weak = core_.weak_from_this()](const Error& error) {
-    if (const auto core = weak.lock()) core->fail(error);
+  options.on_failure = [this, weak = group_.weak_from_this()](const Error& error) {
+    if (const auto alive = weak.lock()) failure_.fail(error);
   };
   auto creation =
-      Communicator::create(devices_->of(device), id, core_.size(), core_.rank(), std::move(options))
-          .then([core = core_.shared_from_this(), this, device,
+      Communicator::create(devices_->of(device), id, group_.size(), group_.rank(), std::move(options))
+          .then([this, alive = group_.shared_from_this(), device,
                  limit](rpc::Result<Communicator::Ptr>&& created) {
             if (created.ok()) {
               connect(device, created.value(), limit);
             } else {
-              core->fail(created.error());  // other members may have created theirs
+              failure_.fail(created.error());  // other members may have created theirs
               made(created.error());
             }
             return rpc::Result<void>{};
@@ -163,7 +162,7 @@ void GroupDevices::connect(c10::Device device, Communicator::Ptr communicator,
     rpc::MutexLock lock(mutex_);
     on_->communicator = communicator;  // end() aborts it from now on
   }
-  devices_->run([core = core_.shared_from_this(), this, device, communicator, limit] {
+  devices_->run([this, alive = group_.shared_from_this(), device, communicator, limit] {
     const TensorCollectives ranks(communicator, device, devices_->capture());
     auto begun = rpc::capture([&] {
       {
@@ -173,10 +172,10 @@ void GroupDevices::connect(c10::Device device, Communicator::Ptr communicator,
       return ranks.connect(limit);
     });
     if (!begun.ok()) {
-      if (!communicator->failure()) core->fail(begun.error());
+      if (!communicator->failure()) failure_.fail(begun.error());
       return made(begun.error());
     }
-    std::move(begun).get().then([core, this, ranks](rpc::Result<void>&& connected) {
+    std::move(begun).get().then([this, alive, ranks](rpc::Result<void>&& connected) {
       connected.ok() ? made(ranks) : made(connected.error());
     });
   });
@@ -223,18 +222,18 @@ void GroupDevices::close(const Communicator::Ptr& communicator) {
   (void)communicator->abort("its group has ended");
 }
 
-void GroupDevices::has_left(const Error& error) {
+void GroupDevices::member_left(const Error& error) {
   {
     rpc::MutexLock lock(mutex_);
     if (over_ || left_) return;
     left_ = error;
   }
-  if (!busy()) end(error);
+  if (!busy()) stop(error);
 }
 
 // If the agent ends, communicators that are being created are not polled any more, and dead members are not
 // waited for.
-void GroupDevices::end(const Error& error) {
+void GroupDevices::stop(const Error& error) {
   Communicator::Ptr communicator;
   std::optional<rpc::Promise<void>> promise;
   Future<void> creation;
@@ -266,20 +265,20 @@ void GroupDevices::end_if_left() {
     rpc::MutexLock lock(mutex_);
     left = left_;
   }
-  if (left) end(*left);
+  if (left) stop(*left);
 }
 
 // --- Collectives and messages ---
 
 // Whether the calling thread must not block, because other tasks need it, for example to detect a death.
 bool GroupDevices::must_not_block() const {
-  const auto& loops = core_.agent()->loops();
+  const auto& loops = group_.agent()->loops();
   return rpc::OwnedThread::here() || std::any_of(loops.begin(), loops.end(), [](const auto& loop) {
            return loop->runs_on_this_thread();
          });
 }
 
-const std::shared_ptr<rpc::Loop>& GroupDevices::loop() const { return core_.agent()->loops().front(); }
+const std::shared_ptr<rpc::Loop>& GroupDevices::loop() const { return group_.agent()->loops().front(); }
 
 // Returns the group's own error if it has one, because it is the most informative; otherwise `error`.
 std::exception_ptr GroupDevices::reason(std::exception_ptr error) const {
@@ -298,7 +297,7 @@ Future<void> GroupDevices::launch(c10::Device device, const std::function<void()
       return ranks->communicator()->device().order->reserve();
     }));
   });
-  if (!launched.ok() && begun) core_.fail(launched.error());  // all others have started
+  if (!launched.ok() && begun) failure_.fail(launched.error());  // all others have started
   return std::move(launched).get();
 }
 
@@ -308,31 +307,26 @@ namespace {
 
 // The comparison of an all_to_all_v is an all_to_all of sizes: each rank learns the number of elements that
 // the others send to it.
-void compare_sizes(GroupCore& core, Collective& collective, const CollectiveCall& call) {
+void compare_sizes(GroupMember& group, Collective& collective, const CollectiveCall& call) {
   struct Sizes {
     std::vector<std::int64_t> sent, announced, expected;
   };
-  const auto ranks = static_cast<std::size_t>(core.size());
   const auto sizes = std::make_shared<Sizes>();
   for (const at::Tensor& input : call.inputs) sizes->sent.push_back(input.numel());
   for (const at::Tensor& output : call.outputs) sizes->expected.push_back(output.numel());
-  sizes->announced.resize(ranks);
+  sizes->announced.resize(group.members().size());
   collective.layout.operation = Operation::all_to_all;
-  collective.layout.blocks = collective.layout.from = even_blocks(ranks, core.size());
+  collective.layout.blocks = collective.layout.from = even_blocks(group.members().size(), group.size());
   collective.memory = {.input = reinterpret_cast<const std::byte*>(sizes->sent.data()),
                        .output = reinterpret_cast<std::byte*>(sizes->announced.data()),
                        .item_size = sizeof(std::int64_t),
                        .keeper = sizes};
-  collective.finish = [sizes, core = core.shared_from_this(), text = collective.text()] {
-    for (std::size_t rank = 0; rank < sizes->expected.size(); ++rank) {
-      if (sizes->announced[rank] == sizes->expected[rank]) continue;
-      const auto name = [&](std::size_t one) {
-        return "rank " + std::to_string(one) + " (" + core->members()[one].name + ")";
-      };
-      refuse(text + ": " + name(rank) + " sends " + std::to_string(sizes->announced[rank]) + " elements to " +
-             name(static_cast<std::size_t>(core->rank())) + ", which expects " +
-             std::to_string(sizes->expected[rank]));
-    }
+  collective.finish = [sizes, group = group.shared_from_this(), text = collective.text()] {
+    for (std::size_t rank = 0; rank < sizes->expected.size(); ++rank)
+      if (sizes->announced[rank] != sizes->expected[rank])
+        refuse(text + ": " + group->describe(static_cast<int>(rank)) + " sends " +
+               std::to_string(sizes->announced[rank]) + " elements to " + group->describe(group->rank()) +
+               ", which expects " + std::to_string(sizes->expected[rank]));
   };
 }
 
@@ -345,17 +339,17 @@ Collective GroupDevices::comparison_of(const CollectiveCall& call) const {
   comparison.signature.device = call.first()->device().type();
   comparison.site = call.site;
   comparison.timeout = call.timeout;
-  if (call.operation == Operation::all_to_all_v) compare_sizes(core_, comparison, call);
+  if (call.operation == Operation::all_to_all_v) compare_sizes(group_, comparison, call);
   return comparison;
 }
 
 Future<void> GroupDevices::run(const CollectiveCall& call) {
   auto comparison = rpc::capture([&] {
-    check(call, core_.rank(), core_.size());
+    check(call, group_.rank(), group_.size());
     return comparison_of(call);
   });
   if (!comparison.ok())
-    return core_.decline(call.operation, call.first()->device().type(), call.site, comparison.error());
+    return collectives_.decline(call.operation, call.first()->device().type(), call.site, comparison.error());
   return run(call, std::move(comparison).get());
 }
 
@@ -369,12 +363,12 @@ Future<void> GroupDevices::run(const CollectiveCall& call, Collective comparison
     std::function<void()> compare = [&] {
       compares = true;
       note_writes(call.outputs);
-      sides.push_back(compared(core_.start(std::move(comparison))));
+      sides.push_back(compared(collectives_.start(std::move(comparison))));
     };
     if (!found(device)) {
       if (must_not_block())
         throw Error(ErrorKind::failed_precondition, what + " creates the communicator of group '" +
-                                                        core_.name() +
+                                                        group_.name() +
                                                         "' and blocks until all ranks have joined it, which "
                                                         "a thread of an agent must not do: await prepare(" +
                                                         device.str() + ") first");
@@ -394,7 +388,7 @@ Future<void> GroupDevices::run(const CollectiveCall& call, Collective comparison
     }));
   });
   if (!begun.ok()) {
-    if (!compares) (void)core_.decline(call.operation, device.type(), call.site, begun.error());
+    if (!compares) (void)collectives_.decline(call.operation, device.type(), call.site, begun.error());
     return Future<void>::made(rpc::Result<void>(reason(begun.error())));
   }
   return when_both(std::move(sides), what);
@@ -410,7 +404,7 @@ Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Timeout 
     if (!found(device))
       throw Error(
           ErrorKind::failed_precondition,
-          what + ": group '" + core_.name() + "' is not prepared for them: prepare(" + device.str() + ")");
+          what + ": group '" + group_.name() + "' is not prepared for them: prepare(" + device.str() + ")");
     const auto compare = [&] {
       compares = true;
       for (const PointToPoint& each : messages) {
@@ -422,9 +416,9 @@ Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Timeout 
             .bytes = {},
             .timeout = timeout};
         if (each.kind == PointToPoint::Kind::send) {
-          sides.push_back(compared(core_.send(each.peer, message)));
+          sides.push_back(compared(messages_.send(each.peer, message)));
         } else {
-          sides.push_back(compared(core_.receive(each.peer, message).then([](rpc::Result<int>&& sender) {
+          sides.push_back(compared(messages_.receive(each.peer, message).then([](rpc::Result<int>&& sender) {
             return sender.ok() ? rpc::Result<void>{} : rpc::Result<void>(sender.error());
           })));
         }
@@ -436,7 +430,7 @@ Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Timeout 
   });
   if (!begun.ok()) {
     for (const PointToPoint& each : messages)
-      if (!compares) core_.decline(each.kind, each.peer, message_tag, site, begun.error());
+      if (!compares) messages_.decline(each.kind, each.peer, message_tag, site, begun.error());
     return Future<void>::made(rpc::Result<void>(reason(begun.error())));
   }
   return when_both(std::move(sides), what);
@@ -444,8 +438,8 @@ Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Timeout 
 
 // If ranks differ, the launch cannot be taken back.
 Future<void> GroupDevices::compared(Future<void> comparison) const {
-  return std::move(comparison).then([core = core_.shared_from_this()](rpc::Result<void>&& alike) {
-    if (!alike.ok()) core->fail(alike.error());
+  return std::move(comparison).then([this, alive = group_.shared_from_this()](rpc::Result<void>&& alike) {
+    if (!alike.ok()) failure_.fail(alike.error());
     return std::move(alike);
   });
 }
@@ -454,19 +448,19 @@ Future<void> GroupDevices::compared(Future<void> comparison) const {
 Future<void> GroupDevices::when_both(std::vector<Future<void>> sides, const std::string& what) {
   ++in_flight_;
   rpc::Promise<void> promise(loop());
-  promise.on_cancel([weak = core_.weak_from_this(), what] {
-    if (const auto core = weak.lock())
-      core->abort("rank " + std::to_string(core->rank()) + " aborted " + what);
+  promise.on_cancel([this, weak = group_.weak_from_this(), what] {
+    if (const auto alive = weak.lock())
+      failure_.abort("rank " + std::to_string(group_.rank()) + " aborted " + what);
   });
   auto future = promise.future();
   rpc::when_all(std::move(sides))
-      .then([core = core_.shared_from_this(), this,
+      .then([this, alive = group_.shared_from_this(),
              promise = std::move(promise)](rpc::Result<void>&& result) mutable {
         if (--in_flight_ == 0) end_if_left();
         if (result.ok()) return promise.complete(std::move(result));
         // after_dumps() runs this in the group's turn, after a failure of the group itself that waits for
         // its dumps.
-        core->after_dumps([this, error = result.error(), promise = std::move(promise)]() mutable {
+        failure_.after_dumps([this, error = result.error(), promise = std::move(promise)]() mutable {
           promise.fail(reason(error));
         });
       });

@@ -8,14 +8,15 @@
 // be taken back, so a difference ends the group here, as every other failure of the comparison or of the
 // device does. When the group ends, it aborts the communicator, or the creation of the communicator; in an
 // orderly end, when the device is idle, it finalizes the communicator. A collective's future completes when
-// the comparison and the device have completed. Tensors are contiguous. Owner: the group's core, which is
-// alive in every call. Thread-safe; the program must order the collectives of different threads.
+// the comparison and the device have completed. Tensors are contiguous. Thread-safe; the program must order
+// the collectives of different threads.
 #pragma once
 
+#include <weft/parallel/collectives/internal/group/group_collectives.h>
+#include <weft/parallel/collectives/internal/group/group_messages.h>
+#include <weft/parallel/collectives/internal/group/group_values.h>
 #include <weft/parallel/collectives/nccl/internal/devices.h>
-#include <weft/parallel/collectives/operation/internal/collective.h>
-#include <weft/parallel/collectives/operation/point_to_point.h>
-#include <weft/rpc/core/buffer.h>
+#include <weft/parallel/collectives/operation/internal/collective_call.h>
 #include <weft/rpc/core/mutex.h>
 
 #include <atomic>
@@ -23,15 +24,19 @@
 
 namespace weft::collectives {
 
-class GroupCore;
-
-class WEFT_EXPORT GroupDevices {
+class WEFT_EXPORT GroupDevices final : public GroupPart {
  public:
   using Timeout = std::optional<std::chrono::nanoseconds>;  // empty: the group's timeout
 
-  // core: the owner. devices: the devices of the core's agent, shared by all groups of the agent.
-  GroupDevices(GroupCore& core, std::shared_ptr<nccl::Devices> devices)
-      : core_(core), devices_(std::move(devices)) {}
+  // group: the owner, with the other parts.
+  GroupDevices(GroupMember& group, GroupFailure& failure, GroupCollectives& collectives,
+               GroupMessages& messages, GroupValues& values)
+      : group_(group),
+        failure_(failure),
+        collectives_(collectives),
+        messages_(messages),
+        values_(values),
+        devices_(group.options().devices) {}
   ~GroupDevices();
 
   // Completes when the communicator exists and its ranks are connected. If a member cannot create a
@@ -44,15 +49,17 @@ class WEFT_EXPORT GroupDevices {
   // Like run(call), with the caller's own comparison; the caller has checked the call.
   rpc::Future<void> run(const CollectiveCall& call, Collective comparison);
   // Sends and receives the messages in one launch; failed_precondition before prepare(). To compare the two
-  // sides of each message, the group also sends a message without data (GroupCore::send()), in the same
+  // sides of each message, the group also sends a message without data (GroupMessages::send()), in the same
   // order.
   rpc::Future<void> exchange(std::vector<PointToPoint> messages, Timeout timeout,
                              const std::source_location& site);
 
-  bool busy() const { return in_flight_ != 0; }  // collectives or messages are in flight
-  void end(const rpc::Error& error);             // the group has ended; does not block
+  // See GroupPart. busy(): collectives or messages are in flight.
+  bool awaits(int) override { return false; }
+  bool busy() const override { return in_flight_ != 0; }
   // A member has left the group: every member ends its communicator when the communicator is idle.
-  void has_left(const rpc::Error& error);
+  void member_left(const rpc::Error& error) override;
+  void stop(const rpc::Error& error) override;  // the group has ended; does not block
 
  private:
   struct OnDevice {
@@ -87,7 +94,11 @@ class WEFT_EXPORT GroupDevices {
   rpc::Future<void> when_both(std::vector<rpc::Future<void>> sides, const std::string& what);
   std::chrono::nanoseconds limit_of(Timeout timeout) const;
 
-  GroupCore& core_;
+  GroupMember& group_;
+  GroupFailure& failure_;
+  GroupCollectives& collectives_;
+  GroupMessages& messages_;
+  GroupValues& values_;
   const std::shared_ptr<nccl::Devices> devices_;
   std::atomic<std::size_t> in_flight_{0};
   // Locked while a comparison is started and the turn to launch is reserved, so that comparisons and launches

@@ -14,9 +14,25 @@
 // All of them run on the loop. Messages of one member run in the order in which it sent them.
 #pragma once
 
-#include <weft/parallel/collectives/internal/group/collectives_layer.h>
+#include <weft/rpc/agent/agent.h>
 
 namespace weft::collectives {
+
+class CollectivesLayer;
+
+// The id of a group, unique over all agents: the incarnation of rank 0, and a number that rank 0 counts.
+struct GroupId {
+  std::uint64_t origin = 0, number = 0;
+  friend auto operator<=>(const GroupId&, const GroupId&) = default;
+};
+WEFT_CODEC(GroupId, origin, number)
+// Identifies a round of values or a launch within its group.
+struct RoundKey {
+  std::uint64_t number = 0;  // of a round of values
+  std::string launch = {};   // the name of a launch; empty: a round of values
+  friend auto operator<=>(const RoundKey&, const RoundKey&) = default;
+};
+WEFT_CODEC(RoundKey, number, launch)
 
 struct WEFT_EXPORT GroupService {
   // Remote methods. Only members of the group call them, except flight(). If CollectivesLayer::deliver()

@@ -60,16 +60,4 @@ bool Mailbox::awaits(int rank) const {
                      [&](const Receive& receive) { return receive.from == rank; });
 }
 
-const Mailbox::Receive* Mailbox::overdue(rpc::Clock::time_point now) const {
-  const auto found = std::find_if(receives_.begin(), receives_.end(),
-                                  [&](const Receive& receive) { return receive.deadline <= now; });
-  return found == receives_.end() ? nullptr : &*found;
-}
-
-std::optional<rpc::Clock::time_point> Mailbox::next_deadline() const {
-  std::optional<rpc::Clock::time_point> next;
-  for (const Receive& receive : receives_) next = next ? std::min(*next, receive.deadline) : receive.deadline;
-  return next;
-}
-
 }  // namespace weft::collectives

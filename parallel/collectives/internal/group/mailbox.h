@@ -37,7 +37,7 @@ class WEFT_EXPORT Mailbox {
     rpc::Buffer bytes;
     std::string type;
   };
-  // A receive. done: called once, with the message or the error. deadline: for overdue() and next_deadline();
+  // A receive. done: called once, with the message or the error. deadline: of the owner;
   // the mailbox itself does not fail the receive.
   struct Receive {
     std::optional<int> from;  // nullopt: any rank
@@ -60,9 +60,8 @@ class WEFT_EXPORT Mailbox {
 
   void fail(const rpc::Error& error);  // fails all kept messages and receives
 
-  bool awaits(int rank) const;                               // whether a receive waits for this rank alone
-  const Receive* overdue(rpc::Clock::time_point now) const;  // a receive whose deadline has passed; or null
-  std::optional<rpc::Clock::time_point> next_deadline() const;  // nullopt: no receives
+  bool awaits(int rank) const;  // whether a receive waits for this rank alone
+  const std::list<Receive>& receives() const { return receives_; }  // that no message has matched yet
 
  private:
   static bool match(const Receive& wanted, const Letter& letter) {
@@ -72,8 +71,8 @@ class WEFT_EXPORT Mailbox {
   void hand_over(Receive wanted, Letter letter);
 
   const std::string receiver_;
-  std::list<Letter> letters_;    // that no receive has matched yet
-  std::list<Receive> receives_;  // that no message has matched yet
+  std::list<Letter> letters_;  // that no receive has matched yet
+  std::list<Receive> receives_;
 };
 
 }  // namespace weft::collectives

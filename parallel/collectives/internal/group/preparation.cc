@@ -70,15 +70,14 @@ struct Memory {
 };
 
 // type: of the elements that the backend moves.
-Memory memory_of(const GroupCore& group, const CollectiveCall& call, const Collective& collective,
-                 at::ScalarType type) {
+Memory memory_of(const GroupMember& group, Backend& backend, const CollectiveCall& call,
+                 const Collective& collective, at::ScalarType type) {
   const bool is_root = call.root == group.rank(), converts = type != collective.signature.dtype;
   switch (call.operation) {
     case Operation::all_reduce: {
       // The program's tensors must not change before the ranks are known to agree.
-      Output output = converts || group.backend().writes_early(collective)
-                          ? Output::copied(call.outputs, type)
-                          : Output(call.outputs, &group.backend());
+      Output output = converts || backend.writes_early(collective) ? Output::copied(call.outputs, type)
+                                                                   : Output(call.outputs, &backend);
       output.gather();
       at::Tensor input = output.memory();
       return {std::move(input), std::move(output)};
@@ -124,7 +123,7 @@ at::Tensor premultiplied(const Reduction& reduction, const at::Tensor& memory) {
 
 }  // namespace
 
-Collective collective_of(const GroupCore& group, const CollectiveCall& call) {
+Collective collective_of(const GroupMember& group, Backend& backend, const CollectiveCall& call) {
   const at::NoGradGuard no_grad;
   check(call, group.rank(), group.size());
   Collective collective{.signature = signature_of(call),
@@ -139,7 +138,7 @@ Collective collective_of(const GroupCore& group, const CollectiveCall& call) {
   PlanMemory& places = collective.memory;
   places.item_size = c10::elementSize(type);
 
-  Memory memory = memory_of(group, call, collective, type);
+  Memory memory = memory_of(group, backend, call, collective, type);
   if (collective.reduction && collective.reduction->premultiplies())
     memory.input = premultiplied(*collective.reduction, memory.input);
   if (memory.input.defined()) places.input = data_of(memory.input);
@@ -158,7 +157,7 @@ Collective collective_of(const GroupCore& group, const CollectiveCall& call) {
   return collective;
 }
 
-void expect_rank(const GroupCore& group, int rank) {
+void expect_rank(const GroupMember& group, int rank) {
   if (rank < 0 || rank >= group.size())
     refuse("rank " + std::to_string(rank) + " of a group of " + std::to_string(group.size()) +
            ": give a rank from 0 to " + std::to_string(group.size() - 1));

@@ -4,7 +4,8 @@
 // For the group's own sources. Thread-safety: values.
 #pragma once
 
-#include <weft/parallel/collectives/internal/group/group_core.h>
+#include <weft/parallel/collectives/internal/group/backend.h>
+#include <weft/parallel/collectives/internal/group/group_member.h>
 #include <weft/parallel/collectives/operation/internal/collective_call.h>
 
 namespace weft::collectives {
@@ -12,11 +13,12 @@ namespace weft::collectives {
 // An owned list. Parameters are spans, which refer to the caller's tensors.
 using Tensors = std::vector<at::Tensor>;
 
-// Converts a call. Throws the errors of check(), and unsupported if the dtype does not support the reduction.
-Collective collective_of(const GroupCore& group, const CollectiveCall& call);
+// Converts a call for that backend of the group. Throws the errors of check(), and unsupported if the dtype
+// does not support the reduction.
+Collective collective_of(const GroupMember& group, Backend& backend, const CollectiveCall& call);
 
 // Throws invalid_argument unless `rank` is a rank of the group.
-void expect_rank(const GroupCore& group, int rank);
+void expect_rank(const GroupMember& group, int rank);
 // The elements of a tensor, one after the other: its own memory if it is contiguous.
 at::Tensor flat(const at::Tensor& tensor);
 

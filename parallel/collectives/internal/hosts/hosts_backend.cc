@@ -1,16 +1,18 @@
 #include <weft/parallel/collectives/internal/hosts/hosts_backend.h>
 
+#include <weft/parallel/collectives/internal/group/group_collectives.h>
+
 #include <utility>
 
 namespace weft::collectives {
 
-class HostsBackend::InLevels final : public PlanExchange {
+class HostsBackend::InLevels final : public PlanCollective {
  public:
-  InLevels(std::shared_ptr<BackendOwner> owner, Collective&& collective, HostsBackend& backend)
-      : PlanExchange(std::move(owner), std::move(collective), *backend.messages_),
-        levels_(this->collective, backend.hosts_, backend.queue_.space()),
+  InLevels(std::shared_ptr<GroupCollectives> group, Collective&& arguments, HostsBackend& backend)
+      : PlanCollective(std::move(group), std::move(arguments), *backend.messages_),
+        levels_(collective(), backend.hosts_, backend.queue_.space()),
         backend_(backend) {
-    level_run_.emplace(backend_.queue_.space(), levels_.first);
+    level_transfer_.emplace(backend_.queue_.space(), levels_.first);
   }
 
   // Also for a collective that is known to be invalid: the other ranks of this host may wait for this rank in
@@ -23,33 +25,26 @@ class HostsBackend::InLevels final : public PlanExchange {
     if (level_ == Level::between) begin_last();
   }
   bool awaits(int rank) override {
-    if (disagrees || level_ == Level::between) return PlanExchange::awaits(rank);
+    if (level_ == Level::between) return PlanCollective::awaits(rank);
     if (level_ != Level::last) return true;
-    return hosts().host_of(rank) == hosts().host && level_run_->awaits(hosts().index_of(rank));
+    return hosts().host_of(rank) == hosts().host && level_transfer_->awaits(hosts().index_of(rank));
   }
 
   // All ranks have left the first level when ranks in columns agree, or when the last level begins.
   FlightClock::Ticks arrived() const override {
-    const FlightClock::Ticks in_column = PlanExchange::arrived();
-    return in_column == 0 && level_ == Level::last ? level_run_->arrived() : in_column;
+    const FlightClock::Ticks in_column = PlanCollective::arrived();
+    return in_column == 0 && level_ == Level::last ? level_transfer_->arrived() : in_column;
   }
 
-  SharedQueue::RunPtr enter_level() {
+  SharedQueue::TransferPtr enter_level() {
     if (level_ == Level::waiting) level_ = Level::first;
-    in_use = true;
-    return {self(), &*level_run_};
+    use_memory(true);
+    return {self(), &*level_transfer_};
   }
-  // The ranks of this host agree, and reach the last level even if other hosts fail. Returns whether there is
-  // another level.
-  bool leave_level() {
-    if (level_ == Level::last) return false;
-    if (disagrees || !hosts().in_column()) {
-      begin_last();
-    } else {
-      level_ = Level::between;
-      PlanExchange::begin();
-    }
-    return true;
+  void level_ended(SharedQueue::Outcome outcome) {
+    group().run_in_turn(
+        [self = self(), outcome = std::move(outcome)]() mutable { self->level_over(std::move(outcome)); },
+        true);
   }
 
  private:
@@ -65,10 +60,34 @@ class HostsBackend::InLevels final : public PlanExchange {
     return {hosts().host, hosts().count(), levels_.between, levels_.memory};
   }
   void plan_done() override { begin_last(); }
+  void level_over(SharedQueue::Outcome outcome) {
+    use_memory(false);
+    if (!outcome.ok() || group().has_ended()) return group().failed(self(), outcome.error());
+    const bool same = outcome.value() != SharedTransfer::State::differs;
+    if (!same && !disagrees()) group().exchange_signatures(self());
+    if (same && leave_level()) return;
+    if (!disagrees()) group().done(self());
+    auto& waiting = backend_.waiting_;
+    if (waiting.empty() || waiting.front().get() != this) return;
+    waiting.pop_front();
+    if (!waiting.empty() && !group().has_ended()) backend_.begin_level();
+  }
+  // The ranks of this host agree, and reach the last level even if other hosts fail. Returns whether there is
+  // another level.
+  bool leave_level() {
+    if (level_ == Level::last) return false;
+    if (disagrees() || !hosts().in_column()) {
+      begin_last();
+    } else {
+      level_ = Level::between;
+      PlanCollective::begin();
+    }
+    return true;
+  }
   void begin_last() {
     level_ = Level::last;
-    if (disagrees) levels_.refuse_last();
-    level_run_.emplace(backend_.queue_.space(), levels_.last);
+    if (disagrees()) levels_.refuse_last();
+    level_transfer_.emplace(backend_.queue_.space(), levels_.last);
     backend_.begin_level();
   }
 
@@ -78,7 +97,7 @@ class HostsBackend::InLevels final : public PlanExchange {
   Levels levels_;
   HostsBackend& backend_;
   Level level_ = Level::waiting;
-  std::optional<SharedRun> level_run_;  // of the present level
+  std::optional<SharedTransfer> level_transfer_;  // of the present level
 };
 
 namespace {
@@ -94,9 +113,10 @@ bool runs_in_levels(const Collective& collective) {
 
 }  // namespace
 
-ExchangePtr HostsBackend::make(std::shared_ptr<BackendOwner> owner, Collective&& collective) {
-  if (!runs_in_levels(collective)) return messages_->make(std::move(owner), std::move(collective));
-  return std::make_shared<InLevels>(std::move(owner), std::move(collective), *this);
+std::shared_ptr<CollectiveInFlight> HostsBackend::make(std::shared_ptr<GroupCollectives> group,
+                                                       Collective&& collective) {
+  if (!runs_in_levels(collective)) return messages_->make(std::move(group), std::move(collective));
+  return std::make_shared<InLevels>(std::move(group), std::move(collective), *this);
 }
 
 std::optional<std::uint64_t> HostsBackend::offset_for(int to, const rpc::Buffer& memory) const {
@@ -114,29 +134,11 @@ void HostsBackend::stop() {
   waiting_.clear();
 }
 
-// Starts a level of the exchange whose turn it is.
+// Starts a level of the collective whose turn it is.
 void HostsBackend::begin_level() {
-  const auto exchange = waiting_.front();
-  queue_.push(exchange->enter_level(), [this, exchange](SharedQueue::Outcome outcome) {
-    exchange->owner->run_in_turn(
-        [this, exchange, outcome = std::move(outcome)]() mutable {
-          level_over(exchange, std::move(outcome));
-        },
-        true);
-  });
-}
-
-void HostsBackend::level_over(const std::shared_ptr<InLevels>& exchange, SharedQueue::Outcome outcome) {
-  BackendOwner& owner = *exchange->owner;
-  exchange->in_use = false;
-  if (!outcome.ok() || owner.has_ended()) return owner.failed(exchange, outcome.error());
-  const bool same = outcome.value() != SharedRun::State::differs;
-  if (!same && !exchange->disagrees) owner.differs(exchange);
-  if (same && exchange->leave_level()) return;
-  if (!exchange->disagrees) owner.done(exchange);
-  if (waiting_.empty() || waiting_.front() != exchange) return;
-  waiting_.pop_front();
-  if (!waiting_.empty() && !owner.has_ended()) begin_level();
+  const auto collective = waiting_.front();
+  queue_.push(collective->enter_level(),
+              [collective](SharedQueue::Outcome outcome) { collective->level_ended(std::move(outcome)); });
 }
 
 }  // namespace weft::collectives

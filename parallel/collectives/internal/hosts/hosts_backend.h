@@ -19,7 +19,8 @@ class WEFT_EXPORT HostsBackend final : public Backend {
   HostsBackend(Hosts hosts, std::shared_ptr<SharedSpace> space, std::unique_ptr<MessagesBackend> messages)
       : hosts_(std::move(hosts)), queue_(std::move(space)), messages_(std::move(messages)) {}
 
-  ExchangePtr make(std::shared_ptr<BackendOwner> owner, Collective&& collective) override;
+  std::shared_ptr<CollectiveInFlight> make(std::shared_ptr<GroupCollectives> group,
+                                           Collective&& collective) override;
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return queue_.space().allocate(bytes); }
   std::optional<std::uint64_t> offset_for(int to, const rpc::Buffer& memory) const override;
   rpc::Buffer memory_of(int from, std::uint64_t offset, std::size_t bytes) const override;
@@ -29,7 +30,6 @@ class WEFT_EXPORT HostsBackend final : public Backend {
  private:
   class InLevels;  // one collective in levels
   void begin_level();
-  void level_over(const std::shared_ptr<InLevels>& exchange, SharedQueue::Outcome outcome);
 
   const Hosts hosts_;
   SharedQueue queue_;

@@ -171,16 +171,13 @@ void Levels::reduce(const Collective& collective, const Hosts& hosts, SharedSpac
   const std::shared_ptr<std::byte> block = allocate(space, own.size() * collective.memory.item_size);
 
   first.reduction = reduction_here(collective);
-  first.layout = {
-      .operation = Operation::reduce_scatter, .root = -1, .elements = 0, .blocks = blocks, .from = {}};
+  first.layout = {.operation = Operation::reduce_scatter, .blocks = blocks};
   first.memory.input = collective.memory.input;
   first.memory.output = block.get();
 
   between = {.operation = collective.layout.operation,
              .root = root < 0 ? -1 : hosts.host_of(root),
-             .elements = own.size(),
-             .blocks = {},
-             .from = {}};
+             .elements = own.size()};
   memory.input = memory.output = block.get();
   if (!collective.reduction->accumulates_wide()) memory.accumulator = block.get();
   memory.keeper = block;
@@ -188,9 +185,7 @@ void Levels::reduce(const Collective& collective, const Hosts& hosts, SharedSpac
   if (root >= 0 && hosts.host_of(root) != hosts.host) return;  // a barrier remains
   last.layout = {.operation = root < 0 ? Operation::all_gather_v : Operation::gather,
                  .root = root < 0 ? -1 : hosts.index_of(root),
-                 .elements = 0,
-                 .blocks = blocks,
-                 .from = {}};
+                 .blocks = blocks};
   last.memory.input = block.get();
   last.memory.output = collective.memory.output;
   last.memory.keeper = block;
@@ -204,30 +199,19 @@ void Levels::broadcast(const Collective& collective, const Hosts& hosts, SharedS
   const int column = hands_on ? 0 : index;
   std::shared_ptr<std::byte> handed;
   if (hands_on && at_root) {
-    first.layout = {.operation = Operation::scatter,
-                    .root = index,
-                    .elements = 0,
-                    .blocks = fill_up({{0, n}}, hosts.here()),
-                    .from = {}};
+    first.layout = {
+        .operation = Operation::scatter, .root = index, .blocks = fill_up({{0, n}}, hosts.here())};
     first.memory.input = collective.memory.input;
     if (hosts.index == column) handed = allocate(space, n * collective.memory.item_size);
     first.memory.output = handed.get();
   }
   if (hosts.index == column) {
-    between = {.operation = Operation::broadcast,
-               .root = hosts.host_of(root),
-               .elements = n,
-               .blocks = {},
-               .from = {}};
+    between = {.operation = Operation::broadcast, .root = hosts.host_of(root), .elements = n};
     memory.input = handed != nullptr ? handed.get() : collective.memory.input;
     memory.output = handed != nullptr ? handed.get() : collective.memory.output;
     memory.keeper = handed;
   }
-  last.layout = {.operation = Operation::broadcast,
-                 .root = at_root ? index : column,
-                 .elements = n,
-                 .blocks = {},
-                 .from = {}};
+  last.layout = {.operation = Operation::broadcast, .root = at_root ? index : column, .elements = n};
   // On the root's host, the root itself supplies the values; on other hosts, the rank in the root's column
   // does.
   last.memory.input = collective.memory.input != nullptr ? collective.memory.input : collective.memory.output;
@@ -247,11 +231,7 @@ void Levels::all_gather(const Collective& collective, const Hosts& hosts, Shared
 
   memory.input = collective.memory.input;
   if (hosts.here() > hosts.columns) {
-    first.layout = {.operation = Operation::all_to_all_v,
-                    .root = -1,
-                    .elements = 0,
-                    .blocks = handing.own,
-                    .from = handing.carried};
+    first.layout = {.operation = Operation::all_to_all_v, .blocks = handing.own, .from = handing.carried};
     first.memory.input = collective.memory.input;
     if (hosts.in_column()) {
       const std::shared_ptr<std::byte> carried = allocate(space, handing.carried.back().end * item);
@@ -264,18 +244,10 @@ void Levels::all_gather(const Collective& collective, const Hosts& hosts, Shared
   if (hosts.in_column()) {
     const auto column = static_cast<std::size_t>(hosts.index);
     begin = by_column.columns[column].begin;
-    between = {.operation = Operation::all_gather_v,
-               .root = -1,
-               .elements = 0,
-               .blocks = by_column.sections[column],
-               .from = {}};
+    between = {.operation = Operation::all_gather_v, .blocks = by_column.sections[column]};
     memory.output = output + begin * item;
   }
-  last.layout = {.operation = Operation::all_gather_v,
-                 .root = -1,
-                 .elements = 0,
-                 .blocks = fill_up(by_column.columns, hosts.here()),
-                 .from = {}};
+  last.layout = {.operation = Operation::all_gather_v, .blocks = fill_up(by_column.columns, hosts.here())};
   last.memory.input = output + begin * item;
   last.memory.output = output;
   last.memory.keeper = all;
@@ -297,10 +269,7 @@ void Levels::reduce_scatter(const Collective& collective, const Hosts& hosts, Sh
 
   first.reduction = reduction_here(collective);
   first.layout = {.operation = Operation::reduce_scatter_v,
-                  .root = -1,
-                  .elements = 0,
-                  .blocks = fill_up(by_column.columns, hosts.here()),
-                  .from = {}};
+                  .blocks = fill_up(by_column.columns, hosts.here())};
   first.memory.input = collective.memory.input;
   if (!by_column.in_order) {
     const std::shared_ptr<std::byte> all = allocate(space, by_column.columns.back().end * item);
@@ -316,11 +285,7 @@ void Levels::reduce_scatter(const Collective& collective, const Hosts& hosts, Sh
     const auto column = static_cast<std::size_t>(hosts.index);
     const std::shared_ptr<std::byte> partial = allocate(space, by_column.columns[column].size() * item);
     first.memory.output = partial.get();
-    between = {.operation = Operation::reduce_scatter_v,
-               .root = -1,
-               .elements = 0,
-               .blocks = by_column.sections[column],
-               .from = {}};
+    between = {.operation = Operation::reduce_scatter_v, .blocks = by_column.sections[column]};
     memory.input = partial.get();
     memory.output = collective.memory.output;
     memory.keeper = partial;
@@ -332,11 +297,7 @@ void Levels::reduce_scatter(const Collective& collective, const Hosts& hosts, Sh
     }
   }
   if (!hands_out) return;  // a barrier remains
-  last.layout = {.operation = Operation::all_to_all_v,
-                 .root = -1,
-                 .elements = 0,
-                 .blocks = handing.carried,
-                 .from = handing.own};
+  last.layout = {.operation = Operation::all_to_all_v, .blocks = handing.carried, .from = handing.own};
   last.memory.output = collective.memory.output;
 }
 

@@ -17,9 +17,9 @@
 // threads. A Levels object points into itself.
 #pragma once
 
+#include <weft/parallel/collectives/internal/shm/shared_space.h>
 #include <weft/parallel/collectives/operation/internal/collective.h>
 #include <weft/parallel/collectives/plan/internal/choice.h>
-#include <weft/parallel/collectives/internal/shm/shared_space.h>
 
 namespace weft::collectives {
 

@@ -1,12 +1,15 @@
 #include <weft/parallel/collectives/internal/messages/messages_backend.h>
 
+#include <weft/parallel/collectives/internal/group/group_collectives.h>
+
 #include <algorithm>
 #include <string>
 
 namespace weft::collectives {
 
-ExchangePtr MessagesBackend::make(std::shared_ptr<BackendOwner> owner, Collective&& collective) {
-  return std::make_shared<PlanExchange>(std::move(owner), std::move(collective), *this);
+std::shared_ptr<CollectiveInFlight> MessagesBackend::make(std::shared_ptr<GroupCollectives> group,
+                                                          Collective&& collective) {
+  return std::make_shared<PlanCollective>(std::move(group), std::move(collective), *this);
 }
 
 bool MessagesBackend::writes_early(const Collective& collective) const {
@@ -19,12 +22,12 @@ Party MessagesBackend::party_of(const Collective& collective, const Part& part) 
           collective.reduction ? collective.reduction->accumulator_size() : part.memory.item_size, bounds_};
 }
 
-std::shared_ptr<PlanRun> MessagesBackend::run_of(const Collective& collective, const Part& part,
-                                                 PlanRun::Done done) const {
+std::shared_ptr<PlanTransfer> MessagesBackend::transfer_of(const Collective& collective, const Part& part,
+                                                           PlanTransfer::Done done) const {
   const Party party = party_of(collective, part);
-  return std::make_shared<PlanRun>(party.rank, party.ranks, plan_of(party, part.layout), part.memory,
-                                   collective.reduction, std::move(done),
-                                   wire_for(collective.signature.dtype, party, part.layout), ranks_, &pool_);
+  return std::make_shared<PlanTransfer>(
+      party.rank, party.ranks, plan_of(party, part.layout), part.memory, collective.reduction,
+      std::move(done), wire_for(collective.signature.dtype, party, part.layout), ranks_, &pool_);
 }
 
 // Small tensors are sent unchanged: two ranks exchange their halves of such a tensor, and would have
@@ -47,42 +50,46 @@ std::optional<c10::ScalarType> MessagesBackend::wire_for(c10::ScalarType dtype, 
 
 // --- One collective ---
 
-PlanRun& PlanExchange::run() {
-  if (run_ == nullptr)
-    run_ = backend_.run_of(collective, part(), [weak = weak_from_this()](const std::exception_ptr& error) {
-      const auto self = std::static_pointer_cast<PlanExchange>(weak.lock());
-      if (self == nullptr || self->closed) return;
-      error == nullptr ? self->plan_done() : self->owner->failed(self, error);
-    });
-  return *run_;
+void PlanCollective::start(bool inlined) { group().begin(shared_from_this(), inlined); }
+
+void PlanCollective::plan_done() { group().done(shared_from_this()); }
+
+PlanTransfer& PlanCollective::transfer() {
+  if (transfer_ == nullptr)
+    transfer_ = backend_.transfer_of(
+        collective(), part(), [weak = weak_from_this()](const std::exception_ptr& error) {
+          const auto self = std::static_pointer_cast<PlanCollective>(weak.lock());
+          if (self == nullptr || self->closed()) return;
+          error == nullptr ? self->plan_done() : self->group().failed(self, error);
+        });
+  return *transfer_;
 }
 
-void PlanExchange::begin() {
-  if (!closed) run().begin(*this);
+void PlanCollective::begin() {
+  if (!closed()) transfer().begin(*this);
 }
 
-void PlanExchange::deliver(int from, std::uint32_t label, rpc::Buffer bytes) {
-  if (const auto number = number_of(from)) return run().deliver(*number, label, std::move(bytes));
-  owner->failed(shared_from_this(),
-                std::make_exception_ptr(rpc::Error(
-                    rpc::ErrorKind::protocol_error,
-                    "rank " + std::to_string(from) +
-                        " sent a message, expected only messages of ranks in this rank's column")));
+void PlanCollective::deliver(int from, std::uint32_t label, rpc::Buffer bytes) {
+  if (const auto number = number_of(from)) return transfer().deliver(*number, label, std::move(bytes));
+  group().failed(shared_from_this(),
+                 std::make_exception_ptr(rpc::Error(
+                     rpc::ErrorKind::protocol_error,
+                     "rank " + std::to_string(from) +
+                         " sent a message, expected only messages of ranks in this rank's column")));
 }
 
-void PlanExchange::close() {
-  Exchange::close();
-  if (run_ != nullptr)
-    run_->fail(std::make_exception_ptr(rpc::Error(rpc::ErrorKind::aborted, "the collective has ended")));
+void PlanCollective::close() {
+  CollectiveInFlight::close();
+  if (transfer_ != nullptr)
+    transfer_->fail(std::make_exception_ptr(rpc::Error(rpc::ErrorKind::aborted, "the collective has ended")));
 }
 
-void PlanExchange::send(int number, std::uint32_t label, const rpc::Buffer& bytes, rpc::Callback left) {
-  owner->send_part(shared_from_this(), rank_of(number), label, bytes, std::move(left));
+void PlanCollective::send(int number, std::uint32_t label, const rpc::Buffer& bytes, rpc::Callback left) {
+  group().send(shared_from_this(), rank_of(number), label, bytes, std::move(left));
 }
 
-bool PlanExchange::awaits(int rank) {
-  if (disagrees) return !signatures.contains(rank);
-  const std::vector<int> awaited = run().awaited();
+bool PlanCollective::awaits(int rank) {
+  const std::vector<int> awaited = transfer().awaited();
   const auto number =
       number_of(rank);  // a rank that is not in the plan cannot have completed before this one
   return !number || std::find(awaited.begin(), awaited.end(), *number) != awaited.end();

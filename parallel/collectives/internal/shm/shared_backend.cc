@@ -1,5 +1,7 @@
 #include <weft/parallel/collectives/internal/shm/shared_backend.h>
 
+#include <weft/parallel/collectives/internal/group/group_collectives.h>
+
 namespace weft::collectives {
 namespace {
 
@@ -7,81 +9,82 @@ namespace {
 // long as ten wake-ups of another thread.
 constexpr std::size_t max_bytes_here = 1 << 20;
 
-class SharedExchange final : public Exchange {
+class SharedCollective final : public CollectiveInFlight {
  public:
-  SharedExchange(std::shared_ptr<BackendOwner> owner, Collective&& collective, SharedQueue& queue)
-      : Exchange(std::move(owner), std::move(collective)),
+  SharedCollective(std::shared_ptr<GroupCollectives> group, Collective&& arguments, SharedQueue& queue)
+      : CollectiveInFlight(std::move(group), std::move(arguments)),
         queue_(queue),
-        run_(queue.space(), this->collective) {
-    in_use = true;
+        transfer_(queue.space(), collective()) {
+    use_memory(true);
   }
   void start(bool inlined) override;
-  std::uint64_t sequence() const override { return run_.sequence(); }
-  bool awaits(int rank) override { return run_.awaits(rank); }
-  FlightClock::Ticks arrived() const override { return run_.arrived(); }
+  std::uint64_t sequence() const override { return transfer_.sequence(); }
+  bool awaits(int rank) override { return transfer_.awaits(rank); }
+  FlightClock::Ticks arrived() const override { return transfer_.arrived(); }
 
  private:
-  SharedQueue::RunPtr run() { return {shared_from_this(), &run_}; }
-  std::shared_ptr<SharedExchange> self() {
-    return std::static_pointer_cast<SharedExchange>(shared_from_this());
+  SharedQueue::TransferPtr transfer() { return {shared_from_this(), &transfer_}; }
+  std::shared_ptr<SharedCollective> self() {
+    return std::static_pointer_cast<SharedCollective>(shared_from_this());
   }
   SharedQueue::Done when_over();
   void over(SharedQueue::Outcome outcome);
   void failed(std::exception_ptr error);
 
   SharedQueue& queue_;
-  SharedRun run_;
+  SharedTransfer transfer_;
 };
 
-void SharedExchange::start(bool inlined) {
-  if (inlined && owner->may_wait_here() && run_.bytes() <= max_bytes_here) {
-    if (auto outcome = queue_.run_here(run())) {
-      const bool under_way = outcome->ok() && outcome->value() == SharedRun::State::under_way;
+void SharedCollective::start(bool inlined) {
+  if (inlined && group().may_wait_here() && transfer_.bytes() <= max_bytes_here) {
+    if (auto outcome = queue_.run_here(transfer())) {
+      const bool under_way = outcome->ok() && outcome->value() == SharedTransfer::State::under_way;
       if (!under_way) return over(std::move(*outcome));
-      return owner->run_in_turn(
+      return group().run_in_turn(
           [self = self()] {
-            self->owner->keep(self);
-            self->queue_.go_on(self->run(), self->when_over());
+            self->group().keep(self);
+            self->queue_.go_on(self->transfer(), self->when_over());
           },
           true);
     }
   }
   // Its place in the queue is reserved here: the program's next collective comes after it.
-  queue_.push(run(), when_over());
-  owner->run_in_turn([self = self()] { self->owner->keep(self); }, inlined);
+  queue_.push(transfer(), when_over());
+  group().run_in_turn([self = self()] { self->group().keep(self); }, inlined);
 }
 
-SharedQueue::Done SharedExchange::when_over() {
+SharedQueue::Done SharedCollective::when_over() {
   return [self = self()](SharedQueue::Outcome outcome) {
-    self->owner->run_in_turn(
+    self->group().run_in_turn(
         [self, outcome = std::move(outcome)]() mutable { self->over(std::move(outcome)); }, true);
   };
 }
 
 // Called in turn, or on the thread that has executed the whole collective.
-void SharedExchange::over(SharedQueue::Outcome outcome) {
+void SharedCollective::over(SharedQueue::Outcome outcome) {
   if (!outcome.ok()) return failed(outcome.error());
   // If an earlier collective has failed, the group may not have been notified yet.
-  if (outcome.value() == SharedRun::State::stopped) return failed(queue_.failure());
-  if (outcome.value() == SharedRun::State::done) return owner->done(shared_from_this());
-  int rank = 0;
-  for (const std::string& text : run_.texts()) signatures[rank++] = text;
-  owner->differed(shared_from_this());
+  if (outcome.value() == SharedTransfer::State::stopped) return failed(queue_.failure());
+  if (outcome.value() == SharedTransfer::State::done) return group().done(shared_from_this());
+  std::map<int, std::string> texts;
+  for (const std::string& text : transfer_.texts()) texts.emplace(texts.size(), text);
+  group().differed(shared_from_this(), texts);
 }
 
-void SharedExchange::failed(std::exception_ptr error) {
-  owner->run_in_turn(
+void SharedCollective::failed(std::exception_ptr error) {
+  group().run_in_turn(
       [self = self(), error = std::move(error)] {
-        self->in_use = false;
-        self->owner->failed(self, error);
+        self->use_memory(false);
+        self->group().failed(self, error);
       },
       true);
 }
 
 }  // namespace
 
-ExchangePtr SharedBackend::make(std::shared_ptr<BackendOwner> owner, Collective&& collective) {
-  return std::make_shared<SharedExchange>(std::move(owner), std::move(collective), queue_);
+std::shared_ptr<CollectiveInFlight> SharedBackend::make(std::shared_ptr<GroupCollectives> group,
+                                                        Collective&& collective) {
+  return std::make_shared<SharedCollective>(std::move(group), std::move(collective), queue_);
 }
 
 }  // namespace weft::collectives

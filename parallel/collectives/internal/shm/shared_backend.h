@@ -1,4 +1,4 @@
-// SharedBackend: collectives in memory that all ranks share, as runs of a SharedQueue.
+// SharedBackend: collectives in memory that all ranks share, as transfers of a SharedQueue.
 //
 // A small collective for which its caller waits runs on the caller's thread, if the other ranks arrive soon.
 // Such a collective uses no turn of the group, and no lock except the queue's. As thread-safe as Backend.
@@ -14,7 +14,8 @@ class WEFT_EXPORT SharedBackend final : public Backend {
   // space: of all ranks.
   explicit SharedBackend(std::shared_ptr<SharedSpace> space) : queue_(std::move(space)) {}
 
-  ExchangePtr make(std::shared_ptr<BackendOwner> owner, Collective&& collective) override;
+  std::shared_ptr<CollectiveInFlight> make(std::shared_ptr<GroupCollectives> group,
+                                           Collective&& collective) override;
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return queue_.space().allocate(bytes); }
   std::optional<std::uint64_t> offset_for(int, const rpc::Buffer& memory) const override {
     return queue_.space().offset_of(memory.data(), memory.size());

@@ -21,32 +21,32 @@ SharedQueue::~SharedQueue() {
   }
 }
 
-std::optional<SharedQueue::Outcome> SharedQueue::run_here(const RunPtr& run) {
+std::optional<SharedQueue::Outcome> SharedQueue::run_here(const TransferPtr& transfer) {
   {
     rpc::MutexLock lock(state_->mutex);
     if (state_->busy || !state_->entries.empty() || !open_.load()) return std::nullopt;
     state_->busy = true;
-    run->set_sequence(begun_.fetch_add(1, std::memory_order_relaxed));
+    transfer->set_sequence(begun_.fetch_add(1, std::memory_order_relaxed));
   }
-  auto outcome = advance(*state_, *run, Lockstep::Patience::brief);
-  if (outcome.ok() && outcome.value() == SharedRun::State::under_way) return outcome;
+  auto outcome = advance(*state_, *transfer, Lockstep::Patience::brief);
+  if (outcome.ok() && outcome.value() == SharedTransfer::State::under_way) return outcome;
   rpc::MutexLock lock(state_->mutex);
   state_->busy = false;
   if (!state_->entries.empty()) wake();
   return outcome;
 }
 
-void SharedQueue::go_on(const RunPtr& run, Done done) {
+void SharedQueue::go_on(const TransferPtr& transfer, Done done) {
   rpc::MutexLock lock(state_->mutex);
-  state_->entries.push_front({run, std::move(done)});
+  state_->entries.push_front({transfer, std::move(done)});
   state_->busy = false;
   wake();
 }
 
-void SharedQueue::push(const RunPtr& run, Done done) {
+void SharedQueue::push(const TransferPtr& transfer, Done done) {
   rpc::MutexLock lock(state_->mutex);
-  run->set_sequence(begun_.fetch_add(1, std::memory_order_relaxed));
-  state_->entries.push_back({run, std::move(done)});
+  transfer->set_sequence(begun_.fetch_add(1, std::memory_order_relaxed));
+  state_->entries.push_back({transfer, std::move(done)});
   if (!state_->busy) wake();
 }
 
@@ -60,16 +60,17 @@ void SharedQueue::wake() {
   state_->changed.notify_one();
 }
 
-// Once a run has failed, no later run finds the other ranks at the step that it expects. So the first failure
-// stops the space.
-SharedQueue::Outcome SharedQueue::advance(State& state, SharedRun& run, Lockstep::Patience patience) {
-  auto outcome = rpc::capture([&] { return run.advance(patience); });
+// Once a transfer has failed, no later transfer finds the other ranks at the step that it expects. So the
+// first failure stops the space.
+SharedQueue::Outcome SharedQueue::advance(State& state, SharedTransfer& transfer,
+                                          Lockstep::Patience patience) {
+  auto outcome = rpc::capture([&] { return transfer.advance(patience); });
   if (outcome.ok()) return outcome;
   {
     rpc::MutexLock lock(state.mutex);
     if (state.failure == nullptr) state.failure = outcome.error();
   }
-  run.stop();
+  transfer.stop();
   return outcome;
 }
 
@@ -90,7 +91,7 @@ void SharedQueue::work(const std::shared_ptr<State>& state) {
     state->entries.pop_front();
     state->busy = true;
     lock.unlock();
-    auto outcome = advance(*state, *entry.run, Lockstep::Patience::endless);
+    auto outcome = advance(*state, *entry.transfer, Lockstep::Patience::endless);
     lock.lock();
     state->busy = false;
     lock.unlock();

@@ -6,7 +6,7 @@
 // Thread-safe.
 #pragma once
 
-#include <weft/parallel/collectives/internal/shm/shared_run.h>
+#include <weft/parallel/collectives/internal/shm/shared_transfer.h>
 #include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/result.h>
 #include <weft/rpc/core/unique_function.h>
@@ -18,53 +18,57 @@ namespace weft::collectives {
 
 class WEFT_EXPORT SharedQueue {
  public:
-  // The queue keeps a run until the run's `done` has been called.
-  using RunPtr = std::shared_ptr<SharedRun>;
-  // The state in which a run has ended, or the run's exception. After an exception the queue stops.
-  using Outcome = rpc::Result<SharedRun::State>;
+  // The queue keeps a transfer until the transfer's `done` has been called.
+  using TransferPtr = std::shared_ptr<SharedTransfer>;
+  // The state in which a transfer has ended, or the transfer's exception. After an exception the queue stops.
+  using Outcome = rpc::Result<SharedTransfer::State>;
 
   using Done = rpc::UniqueFunction<void(Outcome)>;  // on the queue's thread
 
-  // space: shared by the ranks that run these collectives. The destructor stops the run in flight, and waits
-  // for the queue's thread, unless it runs on that thread.
+  // space: shared by the ranks that run these collectives. The destructor stops the transfer in flight, and
+  // waits for the queue's thread, unless it runs on that thread.
   explicit SharedQueue(std::shared_ptr<SharedSpace> space);
   ~SharedQueue();
 
   // The queue keeps the space alive.
   SharedSpace& space() const { return *space_; }
 
-  std::uint64_t begun() const { return begun_.load(std::memory_order_relaxed); }  // the number of runs so far
+  std::uint64_t begun() const {
+    return begun_.load(std::memory_order_relaxed);
+  }  // the number of transfers so far
 
-  // Runs the collective on this thread. Empty: it was not started, because other runs are in flight or
-  // waiting, or because take_none_here() was called. State::under_way: the run is in flight, and no other run
-  // starts until go_on() is called.
-  std::optional<Outcome> run_here(const RunPtr& run);
-  // Continues a run that run_here() has left in flight, on the queue's thread. `done` is called once.
-  void go_on(const RunPtr& run, Done done);
+  // Runs the collective on this thread. Empty: it was not started, because other transfers are in flight or
+  // waiting, or because take_none_here() was called. State::under_way: the transfer is in flight, and no
+  // other transfer starts until go_on() is called.
+  std::optional<Outcome> run_here(const TransferPtr& transfer);
+  // Continues a transfer that run_here() has left in flight, on the queue's thread. `done` is called once.
+  void go_on(const TransferPtr& transfer, Done done);
   // Runs the collective on the queue's thread, after all earlier ones. `done` is called once.
-  void push(const RunPtr& run, Done done);
+  void push(const TransferPtr& transfer, Done done);
 
-  // From now on run_here() starts no run: a member has left, and the program's threads must not wait for it.
+  // From now on run_here() starts no transfer: a member has left, and the program's threads must not wait for
+  // it.
   void take_none_here() { open_.store(false); }
-  // Ends the run in flight, and all later ones, with State::stopped.
+  // Ends the transfer in flight, and all later ones, with State::stopped.
   void stop();
 
-  std::exception_ptr failure() const;  // the exception of the first run that failed; null: none has failed
+  std::exception_ptr failure()
+      const;  // the exception of the first transfer that failed; null: none has failed
 
  private:
   struct Entry {
-    RunPtr run;
+    TransferPtr transfer;
     Done done;
   };
   struct State {  // outlives the queue until the queue's thread has ended
     rpc::Mutex mutex;
     rpc::Condition changed;
     std::deque<Entry> entries WEFT_GUARDED_BY(mutex);
-    bool busy WEFT_GUARDED_BY(mutex) = false;  // a run is in flight; no other run may start
+    bool busy WEFT_GUARDED_BY(mutex) = false;  // a transfer is in flight; no other transfer may start
     bool ended WEFT_GUARDED_BY(mutex) = false;
     std::exception_ptr failure WEFT_GUARDED_BY(mutex);
   };
-  static Outcome advance(State& state, SharedRun& run, Lockstep::Patience patience);
+  static Outcome advance(State& state, SharedTransfer& transfer, Lockstep::Patience patience);
   static void work(const std::shared_ptr<State>& state);
   void wake() WEFT_REQUIRES(state_->mutex);
 

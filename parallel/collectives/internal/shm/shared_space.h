@@ -23,7 +23,7 @@ struct SharedHeader {
   std::uint64_t input = nowhere;   // the location of the rank's tensors in its region
   std::uint64_t output = nowhere;  // nowhere: that tensor is in other memory, or not accessed by others
   std::uint64_t most = 0;          // the maximum number of elements that the rank has for one other rank
-  bool placed = false;             // the tensors are at these locations, or other ranks need none of them
+  bool zero_copy = false;          // the tensors are at these locations, or other ranks need none of them
   bool small = false;              // the rank's slot already has all data for other ranks
 };
 

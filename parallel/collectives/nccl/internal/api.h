@@ -31,7 +31,6 @@ struct WEFT_EXPORT Api {
   std::string version_text() const;                                  // "2.28.9"
   bool can_shrink() const { return comm_shrink != nullptr; }         // from 2.27 on
   bool can_grow() const { return comm_grow && comm_get_unique_id; }  // from 2.29 on
-  bool can_share_a_device() const { return version >= 23000; }       // several ranks on one GPU
 
   // Creation and end of communicators, and their errors. comm_shrink, comm_get_unique_id and comm_grow may be
   // empty.

@@ -235,11 +235,17 @@ Future<Communicator::Ptr> Communicator::create(Device device, UniqueId id, int s
                }});
 }
 
+namespace {
+void expect_grow(const Api& api) {
+  if (!api.can_grow())
+    throw Error(ErrorKind::unsupported,
+                "NCCL " + api.version_text() + " cannot grow communicators, expected 2.29 or later");
+}
+}  // namespace
+
 Future<Communicator::Ptr> Communicator::join(Device device, UniqueId grow_id, int size, int rank,
                                              CommunicatorOptions options) {
-  if (!device.api->can_grow())
-    throw Error(ErrorKind::unsupported,
-                "NCCL " + device.api->version_text() + " cannot grow communicators, expected 2.29 or later");
+  expect_grow(*device.api);
   const auto api = device.api;
   std::string what = "joining communicator '" + options.name + "', rank " + std::to_string(rank);
   return make({std::move(device), std::move(what), std::move(options),
@@ -293,9 +299,7 @@ Future<Communicator::Ptr> Communicator::shrink(std::vector<int> gone, bool abort
 }
 
 UniqueId Communicator::grow_id() {
-  if (!device_.api->can_grow())
-    throw Error(ErrorKind::unsupported,
-                "NCCL " + device_.api->version_text() + " cannot grow communicators, expected 2.29 or later");
+  expect_grow(*device_.api);
   UniqueId id;
   std::optional<Error> failed;
   const bool called = inside([&](Comm* comm) {
@@ -309,9 +313,7 @@ UniqueId Communicator::grow_id() {
 
 Future<Communicator::Ptr> Communicator::grow(int size, std::optional<UniqueId> id,
                                              CommunicatorOptions options) {
-  if (!device_.api->can_grow())
-    throw Error(ErrorKind::unsupported,
-                "NCCL " + device_.api->version_text() + " cannot grow communicators, expected 2.29 or later");
+  expect_grow(*device_.api);
   if (size <= size_)
     throw Error(ErrorKind::invalid_argument, prefix() + "grow: " + std::to_string(size) +
                                                  " ranks, expected more than the communicator's " +

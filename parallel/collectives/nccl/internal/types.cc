@@ -9,6 +9,7 @@
 #include <c10/util/Half.h>
 
 #include <cstring>
+#include <map>
 
 namespace weft::collectives::nccl {
 namespace {
@@ -22,41 +23,24 @@ struct Mapped {
 };
 
 std::optional<Mapped> map_type(ScalarType type) {
-  switch (type) {
-    case ScalarType::Char:
-      return Mapped{DataType::int8, 1};
-    case ScalarType::Byte:
-    case ScalarType::Bool:
-      return Mapped{DataType::uint8, 1};
-    case ScalarType::Int:
-      return Mapped{DataType::int32, 1};
-    case ScalarType::UInt32:
-      return Mapped{DataType::uint32, 1};
-    case ScalarType::Long:
-      return Mapped{DataType::int64, 1};
-    case ScalarType::UInt64:
-      return Mapped{DataType::uint64, 1};
-    case ScalarType::Half:
-      return Mapped{DataType::float16, 1};
-    case ScalarType::BFloat16:
-      return Mapped{DataType::bfloat16, 1};
-    case ScalarType::Float:
-      return Mapped{DataType::float32, 1};
-    case ScalarType::Double:
-      return Mapped{DataType::float64, 1};
-    case ScalarType::Float8_e4m3fn:
-      return Mapped{DataType::float8_e4m3, 1};
-    case ScalarType::Float8_e5m2:
-      return Mapped{DataType::float8_e5m2, 1};
-    case ScalarType::ComplexHalf:
-      return Mapped{DataType::float16, 2};
-    case ScalarType::ComplexFloat:
-      return Mapped{DataType::float32, 2};
-    case ScalarType::ComplexDouble:
-      return Mapped{DataType::float64, 2};
-    default:
-      return std::nullopt;
-  }
+  static const std::map<ScalarType, Mapped> types{{ScalarType::Char, {DataType::int8, 1}},
+                                                  {ScalarType::Byte, {DataType::uint8, 1}},
+                                                  {ScalarType::Bool, {DataType::uint8, 1}},
+                                                  {ScalarType::Int, {DataType::int32, 1}},
+                                                  {ScalarType::UInt32, {DataType::uint32, 1}},
+                                                  {ScalarType::Long, {DataType::int64, 1}},
+                                                  {ScalarType::UInt64, {DataType::uint64, 1}},
+                                                  {ScalarType::Half, {DataType::float16, 1}},
+                                                  {ScalarType::BFloat16, {DataType::bfloat16, 1}},
+                                                  {ScalarType::Float, {DataType::float32, 1}},
+                                                  {ScalarType::Double, {DataType::float64, 1}},
+                                                  {ScalarType::Float8_e4m3fn, {DataType::float8_e4m3, 1}},
+                                                  {ScalarType::Float8_e5m2, {DataType::float8_e5m2, 1}},
+                                                  {ScalarType::ComplexHalf, {DataType::float16, 2}},
+                                                  {ScalarType::ComplexFloat, {DataType::float32, 2}},
+                                                  {ScalarType::ComplexDouble, {DataType::float64, 2}}};
+  const auto found = types.find(type);
+  return found == types.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::optional<RedOp> map_op(ScalarType type, Kind kind) {

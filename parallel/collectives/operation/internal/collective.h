@@ -4,7 +4,7 @@
 
 #include <weft/parallel/collectives/operation/internal/reduction.h>
 #include <weft/parallel/collectives/operation/internal/signature.h>
-#include <weft/parallel/collectives/plan/internal/plan_memory.h>
+#include <weft/parallel/collectives/plan/internal/layout.h>
 #include <weft/rpc/core/site_text.h>
 #include <weft/rpc/core/unique_function.h>
 

@@ -267,6 +267,8 @@ Layout layout_of(const CollectiveCall& call, int ranks) {
   layout.operation = call.operation;
   layout.root = call.root.value_or(-1);
   const Description& takes = description_of(call.operation);
+  const Tensors wholes = gathers(takes.sizes) ? call.outputs : call.inputs;
+  const Tensors parts = gathers(takes.sizes) ? call.inputs : call.outputs;
   switch (takes.sizes) {
     case Sizes::any:
       if (takes.inputs == Count::none) {
@@ -277,25 +279,19 @@ Layout layout_of(const CollectiveCall& call, int ranks) {
       }
       break;
     case Sizes::output_of_all:
-      layout.blocks = even_blocks(elements(call.outputs), ranks);
-      break;
     case Sizes::input_of_all:
-      layout.blocks = even_blocks(elements(call.inputs), ranks);
+      layout.blocks = even_blocks(elements(wholes), ranks);
       break;
     case Sizes::equal_parts:
       layout.blocks = layout.from = even_blocks(elements(call.inputs), ranks);
       break;
     case Sizes::own_output:
-      layout.blocks = blocks(call.outputs);
-      break;
     case Sizes::own_input:
-      layout.blocks = blocks(call.inputs);
+      layout.blocks = blocks(wholes);
       break;
     case Sizes::each_output:
-      layout.blocks = even_blocks(count_of(call.inputs[0]) * static_cast<std::size_t>(ranks), ranks);
-      break;
     case Sizes::each_input:
-      layout.blocks = even_blocks(count_of(call.outputs[0]) * static_cast<std::size_t>(ranks), ranks);
+      layout.blocks = even_blocks(count_of(parts[0]) * static_cast<std::size_t>(ranks), ranks);
       break;
   }
   return layout;

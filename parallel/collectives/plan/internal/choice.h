@@ -7,8 +7,8 @@
 // are sent together with the barrier's messages. docs/internals/collectives.md has the table.
 #pragma once
 
-#include <weft/parallel/collectives/plan/internal/algorithms.h>
 #include <weft/parallel/collectives/plan/bounds.h>
+#include <weft/parallel/collectives/plan/internal/algorithms.h>
 #include <weft/parallel/collectives/plan/internal/layout.h>
 
 namespace weft::collectives {

@@ -1,10 +1,10 @@
 // Plan: the actions of one rank in one collective, as steps with dependencies.
 //
-// Plain data, made by the functions of algorithms.h and executed by a backend (messages/plan_run.h). A range
-// is in elements of the step's place. Messages between two ranks are identified by their label, which counts
-// them in each direction, so the plans of all ranks fit together without negotiation. A step may start once
-// all steps that it waits for have completed; independent steps may overlap. This pipelines chunks, and keeps
-// both directions of a link busy.
+// Plain data, made by the functions of algorithms.h and executed by a backend (messages/plan_transfer.h). A
+// range is in elements of the step's place. Messages between two ranks are identified by their label, which
+// counts them in each direction, so the plans of all ranks fit together without negotiation. A step may start
+// once all steps that it waits for have completed; independent steps may overlap. This pipelines chunks, and
+// keeps both directions of a link busy.
 #pragma once
 
 #include <weft/rpc/core/export.h>

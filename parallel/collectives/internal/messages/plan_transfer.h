@@ -1,16 +1,16 @@
-// PlanRun: executes one rank's plan on real memory, as messages arrive and are sent.
+// PlanTransfer: executes one rank's plan on real memory, as messages arrive and are sent.
 //
 // Independent of transport and threads: an Outbox sends the messages, and the owner passes arriving messages
 // to deliver(), in any order, also before begin(). A step runs as soon as the steps that it waits for have
-// completed; a message that arrives earlier is kept. A run completes once, with success or with the first
-// error; its owner can end it with fail(). The jobs that the outbox holds keep the run and its memory alive.
-// Thread-safety: one call at a time, including the outbox's jobs.
+// completed; a message that arrives earlier is kept. A transfer completes once, with success or with the
+// first error; its owner can end it with fail(). The jobs that the outbox holds keep the transfer and its
+// memory alive. Thread-safety: one call at a time, including the outbox's jobs.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_clock.h>
 #include <weft/parallel/collectives/operation/internal/reduction.h>
+#include <weft/parallel/collectives/plan/internal/layout.h>
 #include <weft/parallel/collectives/plan/internal/plan.h>
-#include <weft/parallel/collectives/plan/internal/plan_memory.h>
 #include <weft/rpc/core/buffer.h>
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/memory_pool.h>
@@ -32,28 +32,29 @@ class WEFT_EXPORT Outbox {
   virtual void send(int to, std::uint32_t label, const rpc::Buffer& bytes, rpc::Callback left) = 0;
 };
 
-class WEFT_EXPORT PlanRun final : public std::enable_shared_from_this<PlanRun> {
+class WEFT_EXPORT PlanTransfer final : public std::enable_shared_from_this<PlanTransfer> {
  public:
   using Done = rpc::UniqueFunction<void(std::exception_ptr)>;  // null: success
 
   // reduction: for plans that reduce. wire: a 16-bit floating-point type in which elements and accumulators
   // of float32 are sent; results are rounded to it, so that they are equal on all ranks. divisor: the divisor
   // of averages, if the operands combine the values of more than `ranks` ranks; 0: `ranks`. pool: memory for
-  // the copies that the run sends; null: fresh memory.
-  PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optional<Reduction> reduction, Done done,
-          std::optional<c10::ScalarType> wire = {}, int divisor = 0, rpc::MemoryPool* pool = nullptr);
+  // the copies that the transfer sends; null: fresh memory.
+  PlanTransfer(int rank, int ranks, Plan plan, PlanMemory memory, std::optional<Reduction> reduction,
+               Done done, std::optional<c10::ScalarType> wire = {}, int divisor = 0,
+               rpc::MemoryPool* pool = nullptr);
 
   void begin(Outbox& outbox);
-  // protocol_error ends the run if no step expects the message, or if its size is wrong.
+  // protocol_error ends the transfer if no step expects the message, or if its size is wrong.
   void deliver(int from, std::uint32_t label, rpc::Buffer bytes);
-  // Ends the run with that error, unless it has ended.
+  // Ends the transfer with that error, unless it has ended.
   void fail(std::exception_ptr error);
 
   // When the steps of Plan::agreement had completed; 0: they have not, or the plan has none.
   FlightClock::Ticks agreed() const { return agreed_; }
   // Whether `done` has been called.
   bool ended() const { return !done_; }
-  // The ranks from which the run still expects a message, in ascending order.
+  // The ranks from which the transfer still expects a message, in ascending order.
   std::vector<int> awaited() const;
 
  private:

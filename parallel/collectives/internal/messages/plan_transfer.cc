@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/internal/messages/plan_run.h>
+#include <weft/parallel/collectives/internal/messages/plan_transfer.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,8 +12,8 @@ namespace {
 constexpr std::size_t half_bytes = 2;  // of an element that is sent as a 16-bit type
 
 // A connection borrows the memory of a large message until the peer has acknowledged the message. Within a
-// run, other steps hide that time, but the end of the run would wait for it. Therefore the last messages are
-// copied, up to this number of bytes. The connection itself copies messages of up to lent_bytes.
+// run, other steps hide that time, but the end of the transfer would wait for it. Therefore the last messages
+// are copied, up to this number of bytes. The connection itself copies messages of up to lent_bytes.
 constexpr std::size_t max_copied_bytes = 512 << 10, lent_bytes = 64 << 10;
 
 bool takes_message(const Step& step) {
@@ -22,8 +22,9 @@ bool takes_message(const Step& step) {
 
 }  // namespace
 
-PlanRun::PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optional<Reduction> reduction,
-                 Done done, std::optional<c10::ScalarType> wire, int divisor, rpc::MemoryPool* pool)
+PlanTransfer::PlanTransfer(int rank, int ranks, Plan plan, PlanMemory memory,
+                           std::optional<Reduction> reduction, Done done, std::optional<c10::ScalarType> wire,
+                           int divisor, rpc::MemoryPool* pool)
     : rank_(rank),
       divisor_(divisor == 0 ? ranks : divisor),
       plan_(std::move(plan)),
@@ -49,7 +50,7 @@ PlanRun::PlanRun(int rank, int ranks, Plan plan, PlanMemory memory, std::optiona
 }
 
 // Chooses from the end of the plan: sends for which no step waits.
-void PlanRun::choose_copies() {
+void PlanTransfer::choose_copies() {
   std::size_t copied = 0;
   for (auto index = plan_.steps.size(); index-- > 0;) {
     const Step& step = plan_.steps[index];
@@ -61,7 +62,7 @@ void PlanRun::choose_copies() {
   }
 }
 
-void PlanRun::begin(Outbox& outbox) {
+void PlanTransfer::begin(Outbox& outbox) {
   const auto self = shared_from_this();  // its owner may wait for its end
   outbox_ = &outbox;
   for (std::uint32_t index = 0; index < plan_.steps.size(); ++index) {
@@ -70,7 +71,7 @@ void PlanRun::begin(Outbox& outbox) {
   run_ready();
 }
 
-void PlanRun::deliver(int from, std::uint32_t label, rpc::Buffer bytes) {
+void PlanTransfer::deliver(int from, std::uint32_t label, rpc::Buffer bytes) {
   if (ended()) return;
   const auto self = shared_from_this();
   const Letter letter{from, label};
@@ -88,12 +89,12 @@ void PlanRun::deliver(int from, std::uint32_t label, rpc::Buffer bytes) {
   run_ready();
 }
 
-void PlanRun::fail(std::exception_ptr error) {
+void PlanTransfer::fail(std::exception_ptr error) {
   const auto self = shared_from_this();
   if (!ended()) end(std::move(error));
 }
 
-std::vector<int> PlanRun::awaited() const {
+std::vector<int> PlanTransfer::awaited() const {
   std::vector<int> ranks;
   for (const auto& [letter, index] : expected_) {
     if (!early_.contains(letter) && (ranks.empty() || ranks.back() != letter.first))
@@ -104,12 +105,12 @@ std::vector<int> PlanRun::awaited() const {
 
 // Queues a step whose predecessors have completed. If the step receives a message, the message must also
 // have arrived.
-void PlanRun::may_run(std::uint32_t index) {
+void PlanTransfer::may_run(std::uint32_t index) {
   const Step& step = plan_.steps[index];
   if (!takes_message(step) || early_.contains({step.peer, step.label})) ready_.push(index);
 }
 
-void PlanRun::run_ready() {
+void PlanTransfer::run_ready() {
   if (running_) return;  // a caller of this function runs the loop below, and continues it
   running_ = true;
   while (!ready_.empty() && !ended()) {
@@ -121,7 +122,7 @@ void PlanRun::run_ready() {
   if (left_ == 0 && !ended()) end(nullptr);
 }
 
-void PlanRun::start(std::uint32_t index) {
+void PlanTransfer::start(std::uint32_t index) {
   const Step& step = plan_.steps[index];
   const std::size_t n = step.range.size();
   switch (step.kind) {
@@ -176,24 +177,24 @@ void PlanRun::start(std::uint32_t index) {
 }
 
 // A page of fresh memory costs more than copying into it (memory_pool.h).
-rpc::Buffer PlanRun::allocate(std::size_t bytes) const {
+rpc::Buffer PlanTransfer::allocate(std::size_t bytes) const {
   return pool_ == nullptr ? rpc::Buffer::allocate(bytes) : pool_->allocate(bytes);
 }
 
-rpc::Buffer PlanRun::compressed(const std::byte* floats, std::size_t n) const {
+rpc::Buffer PlanTransfer::compressed(const std::byte* floats, std::size_t n) const {
   rpc::Buffer message = allocate(n * half_bytes);
   narrow(*wire_, message.data(), reinterpret_cast<const float*>(floats), n);
   return message;
 }
 
-rpc::Buffer PlanRun::expanded(const rpc::Buffer& message, std::size_t n) const {
+rpc::Buffer PlanTransfer::expanded(const rpc::Buffer& message, std::size_t n) const {
   rpc::Buffer floats = rpc::Buffer::allocate(n * sizeof(float));
   widen(*wire_, reinterpret_cast<float*>(floats.data()), message.data(), n);
   return floats;
 }
 
-// Returns false if the message does not fit the step; then the run has ended.
-bool PlanRun::take(const Step& step, const rpc::Buffer& message) {
+// Returns false if the message does not fit the step; then the transfer has ended.
+bool PlanTransfer::take(const Step& step, const rpc::Buffer& message) {
   const std::size_t n = step.range.size();
   const bool reduces = step.kind == Step::Kind::reduce;
   const bool accumulated = reduces && message.size() == n * reduction_->accumulator_size();
@@ -218,7 +219,7 @@ bool PlanRun::take(const Step& step, const rpc::Buffer& message) {
   return true;
 }
 
-void PlanRun::over(std::uint32_t index) {
+void PlanTransfer::over(std::uint32_t index) {
   if (ended()) return;
   --left_;
   if (index < plan_.agreement && --agreement_left_ == 0) agreed_ = FlightClock::now();
@@ -227,11 +228,11 @@ void PlanRun::over(std::uint32_t index) {
   }
 }
 
-std::size_t PlanRun::size_of(Place place) const {
+std::size_t PlanTransfer::size_of(Place place) const {
   return place == Place::accumulator ? reduction_->accumulator_size() : memory_.item_size;
 }
 
-std::byte* PlanRun::at(Place place, std::size_t element) const {
+std::byte* PlanTransfer::at(Place place, std::size_t element) const {
   // The input is never written.
   std::byte* const base = place == Place::input    ? const_cast<std::byte*>(memory_.input)
                           : place == Place::output ? memory_.output
@@ -239,7 +240,7 @@ std::byte* PlanRun::at(Place place, std::size_t element) const {
   return base + element * size_of(place);
 }
 
-void PlanRun::end(std::exception_ptr error) {
+void PlanTransfer::end(std::exception_ptr error) {
   ready_ = {};
   early_.clear();
   std::exchange(done_, nullptr)(std::move(error));

@@ -1,34 +1,34 @@
-#include <weft/parallel/collectives/internal/shm/shared_run.h>
+#include <weft/parallel/collectives/internal/shm/shared_transfer.h>
 
 #include <gtest/gtest.h>
 
 namespace weft::collectives::testing {
-namespace shared_run_test {
+namespace shared_transfer_test {
 
 // Two ranks, whose runs one thread advances.
-class SharedRuns : public ::testing::Test {
+class SharedTransfers : public ::testing::Test {
  protected:
-  SharedRuns() {
+  SharedTransfers() {
     const std::size_t bytes = SharedSpace::region_bytes(2, 1 << 16);
     const std::vector regions{SharedRegion::create(bytes), SharedRegion::create(bytes)};
     for (int rank = 0; rank < 2; ++rank) spaces.push_back(std::make_shared<SharedSpace>(regions, rank, true));
   }
   // Returns the runs of both ranks of one collective. It differs between ranks if their roots differ.
-  std::vector<std::unique_ptr<SharedRun>> run(std::uint64_t sequence, const std::vector<int>& roots) {
-    std::vector<std::unique_ptr<SharedRun>> runs;
+  std::vector<std::unique_ptr<SharedTransfer>> run(std::uint64_t sequence, const std::vector<int>& roots) {
+    std::vector<std::unique_ptr<SharedTransfer>> runs;
     for (std::size_t rank = 0; rank < 2; ++rank) {
       auto& collective = collectives.emplace_back(std::make_unique<Collective>());
       collective->signature.root = roots[rank];
-      runs.push_back(std::make_unique<SharedRun>(*spaces[rank], *collective));
+      runs.push_back(std::make_unique<SharedTransfer>(*spaces[rank], *collective));
       runs.back()->set_sequence(sequence);
     }
-    std::vector<SharedRun::State> states(2, SharedRun::State::under_way);
-    while (states[0] == SharedRun::State::under_way || states[1] == SharedRun::State::under_way)
+    std::vector<SharedTransfer::State> states(2, SharedTransfer::State::under_way);
+    while (states[0] == SharedTransfer::State::under_way || states[1] == SharedTransfer::State::under_way)
       for (std::size_t rank = 0; rank < 2; ++rank)
-        if (states[rank] == SharedRun::State::under_way)
+        if (states[rank] == SharedTransfer::State::under_way)
           states[rank] = runs[rank]->advance(Lockstep::Patience::brief);
     for (const auto state : states)
-      EXPECT_EQ(state, roots[0] == roots[1] ? SharedRun::State::done : SharedRun::State::differs);
+      EXPECT_EQ(state, roots[0] == roots[1] ? SharedTransfer::State::done : SharedTransfer::State::differs);
     return runs;
   }
   std::vector<std::shared_ptr<SharedSpace>> spaces;
@@ -36,7 +36,7 @@ class SharedRuns : public ::testing::Test {
 };
 
 // The queue's thread may be two collectives ahead when the group reads the signatures of the ranks.
-TEST_F(SharedRuns, KeepTheTextsOfADifferenceWhileLaterRunsProceed) {
+TEST_F(SharedTransfers, KeepTheTextsOfADifferenceWhileLaterRunsProceed) {
   const auto first = run(0, {0, 1});
   const auto texts = first[0]->texts();
   ASSERT_EQ(texts.size(), 2U);
@@ -46,5 +46,5 @@ TEST_F(SharedRuns, KeepTheTextsOfADifferenceWhileLaterRunsProceed) {
   EXPECT_EQ(first[1]->texts(), texts);
 }
 
-}  // namespace shared_run_test
+}  // namespace shared_transfer_test
 }  // namespace weft::collectives::testing

@@ -1,9 +1,9 @@
-#include <weft/parallel/collectives/internal/shm/shared_run.h>
-
-#include <weft/parallel/collectives/internal/shm/reduce_all.h>
+#include <weft/parallel/collectives/internal/shm/shared_transfer.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <span>
 
 namespace weft::collectives {
 namespace {
@@ -25,48 +25,82 @@ bool reads_blocks(const Layout& layout, std::size_t item, int ranks) {
          (bytes > SharedSpace::slot_bytes || bytes * static_cast<std::size_t>(ranks) > max_read_whole);
 }
 
+// This number of bytes of accumulators at a time: they stay in the nearest cache until the last operand has
+// been added.
+constexpr std::size_t block_bytes = 16 << 10;
+
+// For each i < n: outputs[…][i] = operands[0][i] ⊕ operands[1][i] ⊕ …, in this order, scaled and rounded
+// once. Outputs may be operands. At least one operand (a single one is copied) and at least one output.
+void reduce_all(const Reduction& reduction, std::span<const std::byte* const> operands,
+                std::span<std::byte* const> outputs, std::size_t n) {
+  const std::size_t item = reduction.item_size();
+  if (operands.size() == 1) {
+    for (std::byte* output : outputs)
+      if (n != 0 && output != operands.front()) std::memcpy(output, operands.front(), n * item);
+    return;
+  }
+  const std::size_t block = block_bytes / reduction.accumulator_size();
+  const int ranks = static_cast<int>(operands.size());
+  alignas(64) std::array<std::byte, block_bytes> sums;
+  for (std::size_t begin = 0; begin < n; begin += block) {
+    const std::size_t count = std::min(block, n - begin);
+    const auto operand = [&](std::size_t i) { return Reduction::Operand{operands[i] + begin * item, false}; };
+    std::byte* const output = outputs.front() + begin * item;
+    // The sum with the last operand is written to its destination, unless it still has to be processed.
+    const bool rounds = reduction.accumulates_wide();
+    const auto target = [&](std::size_t i) {
+      return i + 1 == operands.size() && !rounds ? output : sums.data();
+    };
+    reduction.combine(target(1), operand(0), operand(1), count);
+    for (std::size_t i = 2; i < operands.size(); ++i)
+      reduction.combine(target(i), {sums.data(), true}, operand(i), count);
+    if (reduction.finishes()) reduction.finish(output, target(operands.size() - 1), count, ranks);
+    for (std::byte* other : outputs.subspan(1)) std::memcpy(other + begin * item, output, count * item);
+  }
+}
+
 }  // namespace
 
-SharedRun::SharedRun(SharedSpace& space, const Collective& collective)
+SharedTransfer::SharedTransfer(SharedSpace& space, const Collective& collective)
     : space_(space),
       collective_(collective),
       item_(collective.memory.item_size),
       in_blocks_(reads_blocks(collective.layout, item_, space.ranks())),
       traffic_(collective.layout, space.rank(), space.ranks(), in_blocks_) {}
 
-std::size_t SharedRun::bytes() const {
+std::size_t SharedTransfer::bytes() const {
   std::size_t elements = collective_.layout.elements;
   for (int other = 0; other < ranks(); ++other)
     elements = std::max({elements, traffic_.gives(other).size(), traffic_.takes(other).end});
   return elements * item_;
 }
 
-SharedRun::State SharedRun::advance(Lockstep::Patience patience) {
+SharedTransfer::State SharedTransfer::advance(Lockstep::Patience patience) {
   while (true) {
     // Nothing is published after a stop: the previous collective may have ended in the middle.
     if (space_.lockstep().stopped()) return State::stopped;
-    if (stage_ == Stage::coming) {
-      come();
-      stage_ = Stage::came;
+    if (stage_ == Stage::start) {
+      announce();
+      stage_ = Stage::announced;
     }
     if (!space_.lockstep().await_all(awaited_.load(std::memory_order_relaxed), patience))
       return space_.lockstep().stopped() ? State::stopped : State::under_way;
     State state = State::under_way;
     switch (stage_) {
-      case Stage::coming:
+      case Stage::start:
         break;
-      case Stage::came:
+      case Stage::announced:
         arrived_.store(FlightClock::now(), std::memory_order_relaxed);
         state = choose();
         break;
-      case Stage::told_text:
+      case Stage::mismatch:
         read_texts();
         state = State::differs;
         break;
-      case Stage::in_parts:
+      case Stage::chunked:
         state = take_part() ? State::done : State::under_way;
         break;
-      case Stage::placed:
+      case Stage::zero_copy:
         state = State::done;
         break;
     }
@@ -75,16 +109,16 @@ SharedRun::State SharedRun::advance(Lockstep::Patience patience) {
   }
 }
 
-void SharedRun::publish() { awaited_.store(space_.lockstep().publish(), std::memory_order_release); }
+void SharedTransfer::publish() { awaited_.store(space_.lockstep().publish(), std::memory_order_release); }
 
 // --- Announcements ---
 
 // Whether the range that one rank gives to another rank may differ from the range that the other rank reads.
-bool SharedRun::is_exchange_of_sizes() const {
+bool SharedTransfer::is_exchange_of_sizes() const {
   return collective_.layout.operation == Operation::all_to_all_v;
 }
 
-void SharedRun::come() {
+void SharedTransfer::announce() {
   if (collective_.before) collective_.before();
   SharedHeader header{.hash = collective_.signature.hash()};
   header.most = traffic_.max_given();
@@ -108,11 +142,11 @@ void SharedRun::come() {
     for (int taker = 0; taker < ranks(); ++taker) end = std::max(end, traffic_.gives(taker).end);
     if (const auto offset = space_.offset_of(memory.input, end * item_)) header.input = *offset;
   }
-  header.placed = (given == 0 || header.input != SharedHeader::nowhere) && !is_exchange_of_sizes();
+  header.zero_copy = (given == 0 || header.input != SharedHeader::nowhere) && !is_exchange_of_sizes();
   if (in_blocks_ && traffic_.takes_result()) {
     if (const auto offset = space_.offset_of(memory.output, collective_.layout.elements * item_))
       header.output = *offset;
-    header.placed = header.placed && header.output != SharedHeader::nowhere;
+    header.zero_copy = header.zero_copy && header.output != SharedHeader::nowhere;
   }
   if (is_exchange_of_sizes())
     for (int taker = 0; taker < ranks(); ++taker)
@@ -121,15 +155,15 @@ void SharedRun::come() {
   publish();
 }
 
-SharedRun::State SharedRun::choose() {
-  bool same = true, small = true, placed = true;
+SharedTransfer::State SharedTransfer::choose() {
+  bool same = true, small = true, zero_copy = true;
   std::uint64_t most = 0;
   headers_.clear();
   for (int other = 0; other < ranks(); ++other) {
     const SharedHeader& header = headers_.emplace_back(space_.header(other, sequence_));
     same = same && header.hash == headers_.front().hash;
     small = small && header.small;
-    placed = placed && header.placed;
+    zero_copy = zero_copy && header.zero_copy;
     most = std::max(most, header.most);
   }
   if (!same) {
@@ -137,7 +171,7 @@ SharedRun::State SharedRun::choose() {
     const std::string text = collective_.text();
     std::memcpy(own, text.data(), std::min(text.size(), sizeof own - 1));
     own[std::min(text.size(), sizeof own - 1)] = 0;
-    stage_ = Stage::told_text;
+    stage_ = Stage::mismatch;
     publish();
     return State::under_way;
   }
@@ -149,15 +183,15 @@ SharedRun::State SharedRun::choose() {
          [&](int giver) { return space_.slot(giver, sequence_) + static_cast<std::size_t>(rank()) * area; });
     return State::done;
   }
-  if (placed) return take_placed();
+  if (zero_copy) return take_zero_copy();
   parts_ = (most + part_size() - 1) / part_size();
-  stage_ = Stage::in_parts;
+  stage_ = Stage::chunked;
   put(0);
   publish();
   return State::under_way;
 }
 
-void SharedRun::expect_sizes() const {
+void SharedTransfer::expect_sizes() const {
   for (int giver = 0; giver < ranks(); ++giver) {
     const std::uint64_t size = space_.sizes(giver, sequence_)[rank()];
     if (size != traffic_.takes(giver).size())
@@ -169,7 +203,7 @@ void SharedRun::expect_sizes() const {
 }
 
 // Call it before this rank starts the next collective, which uses the areas of texts again.
-void SharedRun::read_texts() {
+void SharedTransfer::read_texts() {
   for (int other = 0; other < ranks(); ++other) {
     const auto& text = space_.text(other, sequence_);
     texts_.emplace_back(text, ::strnlen(text, sizeof text));
@@ -180,7 +214,7 @@ void SharedRun::read_texts() {
 
 // Takes the part of each range that this rank reads. source(giver): the beginning of a giver's part.
 template <class Source>
-void SharedRun::take(Range part, Source source) {
+void SharedTransfer::take(Range part, Source source) {
   const auto cut = [&](Range whole) {
     return Range{std::min(whole.size(), part.begin), std::min(whole.size(), part.end)};
   };
@@ -207,7 +241,7 @@ void SharedRun::take(Range part, Source source) {
   }
 }
 
-SharedRun::State SharedRun::take_placed() {
+SharedTransfer::State SharedTransfer::take_zero_copy() {
   const Layout& layout = collective_.layout;
   if (in_blocks_) {
     const Range block = traffic_.block(rank());
@@ -244,23 +278,23 @@ SharedRun::State SharedRun::take_placed() {
            [&](int giver) { return sources[static_cast<std::size_t>(giver)] + begin * item_; });
   }
   if (space_.lockstep().stopped()) return State::stopped;  // a part of the data was not read
-  stage_ = Stage::placed;
+  stage_ = Stage::zero_copy;
   publish();
   return State::under_way;
 }
 
 // --- Part by part ---
 
-std::size_t SharedRun::part_size() const {
+std::size_t SharedTransfer::part_size() const {
   return (traffic_.gives_all_the_same() ? space_.window_bytes() : space_.chunk()) / item_;
 }
 
-Range SharedRun::part_of(Range whole, std::uint64_t part) const {
+Range SharedTransfer::part_of(Range whole, std::uint64_t part) const {
   const std::size_t begin = std::min(whole.size(), part * part_size());
   return {whole.begin + begin, whole.begin + std::min(whole.size(), begin + part_size())};
 }
 
-void SharedRun::put(std::uint64_t part) {
+void SharedTransfer::put(std::uint64_t part) {
   std::byte* const window = space_.window(rank(), part);
   for (int taker = 0; taker < ranks(); ++taker) {
     const bool same = traffic_.gives_all_the_same();
@@ -274,7 +308,7 @@ void SharedRun::put(std::uint64_t part) {
 
 // Call it when all ranks have published the previous step. Returns true if that was the last step. Part p is
 // written in step p and read, or reduced, in step p + 1; its result is gathered in step p + 2.
-bool SharedRun::take_part() {
+bool SharedTransfer::take_part() {
   const std::uint64_t step = ++part_;
   if (step < parts_) put(step);
   if (step <= parts_) reduce_part(step - 1);
@@ -284,7 +318,7 @@ bool SharedRun::take_part() {
   return last;
 }
 
-void SharedRun::reduce_part(std::uint64_t part) {
+void SharedTransfer::reduce_part(std::uint64_t part) {
   const std::size_t at =
       traffic_.gives_all_the_same() ? 0 : static_cast<std::size_t>(rank()) * space_.chunk();
   const auto source = [&](int giver) { return space_.window(giver, part) + at; };
@@ -299,7 +333,7 @@ void SharedRun::reduce_part(std::uint64_t part) {
   reduce_all(*collective_.reduction, operands, results, range.size());
 }
 
-void SharedRun::gather_part(std::uint64_t part) {
+void SharedTransfer::gather_part(std::uint64_t part) {
   if (!traffic_.takes_result()) return;
   for (int i = 1; i < ranks(); ++i) {
     const int other = (rank() + i) % ranks();

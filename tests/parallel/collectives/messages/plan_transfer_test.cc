@@ -1,4 +1,4 @@
-#include <weft/parallel/collectives/internal/messages/plan_run.h>
+#include <weft/parallel/collectives/internal/messages/plan_transfer.h>
 #include <weft/parallel/collectives/plan/internal/algorithms.h>
 
 #include <torch/torch.h>
@@ -8,7 +8,7 @@
 #include <random>
 
 namespace weft::collectives::testing {
-namespace plan_run_test {
+namespace plan_transfer_test {
 
 // A network whose events occur in a random order. The bytes of a message are read some time after it was
 // sent, and arrive some time later.
@@ -49,7 +49,7 @@ class Network {
     }
   }
 
-  std::vector<std::shared_ptr<PlanRun>> runs;
+  std::vector<std::shared_ptr<PlanTransfer>> runs;
 
  private:
   std::mt19937_64 random_;
@@ -75,7 +75,7 @@ void all_reduce(std::vector<at::Tensor>& tensors, ReduceOp op, const MakePlan& m
     const Reduction reduction(op, tensor.scalar_type());
     PlanMemory memory{.input = bytes(tensor), .output = bytes(tensor), .item_size = reduction.item_size()};
     if (!reduction.accumulates_wide()) memory.accumulator = memory.output;
-    network.runs.push_back(std::make_shared<PlanRun>(
+    network.runs.push_back(std::make_shared<PlanTransfer>(
         rank, ranks, make({.rank = rank, .ranks = ranks, .chunk = chunk}, tensor.numel()), memory, reduction,
         [&done, rank](const std::exception_ptr& error) {
           EXPECT_EQ(error, nullptr);
@@ -86,7 +86,7 @@ void all_reduce(std::vector<at::Tensor>& tensors, ReduceOp op, const MakePlan& m
   for (int rank = 0; rank < ranks; ++rank) EXPECT_TRUE(done[rank]) << rank;
 }
 
-TEST(PlanRun, ReducesTensorsInPlaceToTheSameBitsOnAllRanks) {
+TEST(PlanTransfer, ReducesTensorsInPlaceToTheSameBitsOnAllRanks) {
   const std::vector<MakePlan> algorithms{ring_all_reduce, doubling_all_reduce, halving_all_reduce};
   for (const auto type :
        {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kLong, torch::kUInt8}) {
@@ -124,7 +124,7 @@ TEST(PlanRun, ReducesTensorsInPlaceToTheSameBitsOnAllRanks) {
   }
 }
 
-TEST(PlanRun, OfNarrowTypesRoundsOnceOverAllRanks) {
+TEST(PlanTransfer, OfNarrowTypesRoundsOnceOverAllRanks) {
   for (const MakePlan make : {ring_all_reduce, doubling_all_reduce, halving_all_reduce}) {
     std::vector<at::Tensor> tensors;
     for (int rank = 0; rank < 5; ++rank)
@@ -138,12 +138,12 @@ struct Single {  // rank 1 of 2 in a ring all_reduce of 10 floats
   Single() {
     PlanMemory memory{
         .input = bytes(tensor), .accumulator = bytes(tensor), .output = bytes(tensor), .item_size = 4};
-    run =
-        std::make_shared<PlanRun>(1, 2, ring_all_reduce({.rank = 1, .ranks = 2}, 10), memory,
-                                  Reduction(ReduceOp::sum, torch::kFloat), [this](std::exception_ptr result) {
-                                    ended = true;
-                                    error = std::move(result);
-                                  });
+    run = std::make_shared<PlanTransfer>(1, 2, ring_all_reduce({.rank = 1, .ranks = 2}, 10), memory,
+                                         Reduction(ReduceOp::sum, torch::kFloat),
+                                         [this](std::exception_ptr result) {
+                                           ended = true;
+                                           error = std::move(result);
+                                         });
   }
   void expect_protocol_error() const {
     ASSERT_TRUE(ended);
@@ -162,7 +162,7 @@ struct Single {  // rank 1 of 2 in a ring all_reduce of 10 floats
   };
   at::Tensor tensor = torch::ones({10});
   Nowhere outbox;
-  std::shared_ptr<PlanRun> run;
+  std::shared_ptr<PlanTransfer> run;
   bool ended = false;
   std::exception_ptr error;
 };
@@ -173,7 +173,7 @@ rpc::Buffer floats(std::size_t n) {
 }
 
 // A connection borrows the memory of large messages until the peer has acknowledged them.
-TEST(PlanRun, CopiesItsLastMessagesAndDoesNotWaitForTheirAcknowledgement) {
+TEST(PlanTransfer, CopiesItsLastMessagesAndDoesNotWaitForTheirAcknowledgement) {
   constexpr std::size_t elements = 1 << 18, chunk = 1 << 16;  // 1 MiB, in messages of 256 KiB
   struct Sent final : Outbox {
     void send(int, std::uint32_t label, const rpc::Buffer& bytes, rpc::Callback left) override {
@@ -189,13 +189,13 @@ TEST(PlanRun, CopiesItsLastMessagesAndDoesNotWaitForTheirAcknowledgement) {
   };
   std::vector<at::Tensor> tensors{torch::full({elements}, 1.0F), torch::full({elements}, 2.0F)};
   std::vector<Sent> sent(2);
-  std::vector<std::shared_ptr<PlanRun>> runs;
+  std::vector<std::shared_ptr<PlanTransfer>> runs;
   std::vector<bool> done(2);
   rpc::MemoryPool pool(4 << 20);
   for (int rank = 0; rank < 2; ++rank) {
     std::byte* const memory = bytes(tensors[rank]);
     sent[rank].memory = {memory, elements * sizeof(float)};
-    runs.push_back(std::make_shared<PlanRun>(
+    runs.push_back(std::make_shared<PlanTransfer>(
         rank, 2, ring_all_reduce({.rank = rank, .ranks = 2, .chunk = chunk}, elements),
         PlanMemory{.input = memory, .accumulator = memory, .output = memory, .item_size = sizeof(float)},
         Reduction(ReduceOp::sum, torch::kFloat),
@@ -222,14 +222,14 @@ TEST(PlanRun, CopiesItsLastMessagesAndDoesNotWaitForTheirAcknowledgement) {
   EXPECT_EQ(pool.counts().misses, 4U);  // two copies for each rank
 }
 
-TEST(PlanRun, RefusesAMessageOfAnotherSize) {
+TEST(PlanTransfer, RefusesAMessageOfAnotherSize) {
   Single at;
   at.run->begin(at.outbox);
   at.run->deliver(0, 0, floats(4));
   at.expect_protocol_error();
 }
 
-TEST(PlanRun, RefusesAMessageThatNoStepExpects) {
+TEST(PlanTransfer, RefusesAMessageThatNoStepExpects) {
   for (const auto& [from, label] : {std::pair{0, 9U}, std::pair{1, 0U}, std::pair{7, 0U}}) {
     Single at;
     at.run->begin(at.outbox);
@@ -238,7 +238,7 @@ TEST(PlanRun, RefusesAMessageThatNoStepExpects) {
   }
 }
 
-TEST(PlanRun, RefusesADuplicateMessage) {
+TEST(PlanTransfer, RefusesADuplicateMessage) {
   for (const bool begun : {false, true}) {
     Single at;
     if (begun) at.run->begin(at.outbox);
@@ -249,7 +249,7 @@ TEST(PlanRun, RefusesADuplicateMessage) {
   }
 }
 
-TEST(PlanRun, KeepsMessagesThatArriveBeforeItStarts) {
+TEST(PlanTransfer, KeepsMessagesThatArriveBeforeItStarts) {
   Single at;
   at.run->deliver(0, 1, floats(5));
   at.run->deliver(0, 0, floats(5));
@@ -265,7 +265,7 @@ TEST(PlanRun, KeepsMessagesThatArriveBeforeItStarts) {
   EXPECT_TRUE(torch::equal(at.tensor, torch::cat({torch::ones({5}), torch::full({5}, 2.0)})));
 }
 
-TEST(PlanRun, CompletesOnceAndDoesNotTouchItsMemoryAfterwards) {
+TEST(PlanTransfer, CompletesOnceAndDoesNotTouchItsMemoryAfterwards) {
   Single at;
   at.run->begin(at.outbox);
   EXPECT_EQ(at.run->awaited(), std::vector<int>{0});
@@ -279,10 +279,10 @@ TEST(PlanRun, CompletesOnceAndDoesNotTouchItsMemoryAfterwards) {
   EXPECT_TRUE(torch::equal(at.tensor, torch::ones({10})));
 }
 
-TEST(PlanRun, LivesAsLongAsItsMemoryIsLent) {
+TEST(PlanTransfer, LivesAsLongAsItsMemoryIsLent) {
   Single at;
   at.run->begin(at.outbox);
-  const std::weak_ptr<PlanRun> run = at.run;
+  const std::weak_ptr<PlanTransfer> run = at.run;
   at.run->fail(std::make_exception_ptr(rpc::Error(rpc::ErrorKind::aborted, "for a test")));
   at.run = nullptr;
   EXPECT_FALSE(run.expired());
@@ -290,5 +290,5 @@ TEST(PlanRun, LivesAsLongAsItsMemoryIsLent) {
   EXPECT_TRUE(run.expired());
 }
 
-}  // namespace plan_run_test
+}  // namespace plan_transfer_test
 }  // namespace weft::collectives::testing
