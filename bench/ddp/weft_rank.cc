@@ -1,6 +1,7 @@
 #include "bench/ddp/weft_rank.h"
 
 #include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/collectives/group.h>
 #include <weft/rpc/job/job.h>
 #include <weft/rpc/tensor/layers.h>
 

@@ -4,6 +4,7 @@
 #include "bench/harness/ranks.h"
 
 #include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/collectives/group.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
 #include <weft/parallel/elastic/run.h>
 #include <weft/rpc/tensor/layers.h>

@@ -4,6 +4,7 @@
 
 #include <weft/dist_autograd/pass.h>
 #include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/collectives/group.h>
 #include <weft/parallel/pipeline/group_pipeline.h>
 #include <weft/parallel/pipeline/local_pipeline.h>
 #include <weft/parallel/pipeline/remote/pipeline.h>

@@ -6,6 +6,7 @@
 #include "bench/harness/statistics.h"
 
 #include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/collectives/group.h>
 #include <weft/rpc/job/job.h>
 #include <weft/rpc/tensor/layers.h>
 

@@ -10,6 +10,7 @@
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/collectives/group.h>
 #include <weft/rpc/job/run_job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/collectives/group.h>
 #include <weft/parallel/partition/pipedream.h>
 #include <weft/parallel/partition/plan.h>
 #include <weft/parallel/partition/profile_text.h>

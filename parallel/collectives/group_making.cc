@@ -1,4 +1,5 @@
 // Creation of groups: from members of a job, from a part of a group, from the survivors of one.
+#include <weft/parallel/collectives/group.h>
 #include <weft/parallel/collectives/internal/group/collectives_layer.h>
 #include <weft/parallel/collectives/internal/group/preparation.h>
 #include <weft/parallel/collectives/internal/hosts/hosts_backend.h>

@@ -2,6 +2,7 @@
 //
 // WORKERS: the number of workers of the first generation. torch_peer.py has the same model.
 #include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/collectives/group.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
 #include <weft/parallel/elastic/run.h>
 #include <weft/rpc/job/run_job.h>

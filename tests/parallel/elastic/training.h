@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/collectives/group.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
 #include <weft/parallel/elastic/learning_rate_scale.h>
 #include <weft/parallel/elastic/run.h>

@@ -1,5 +1,6 @@
 // A model whose parameters, gradients and optimizer state exceed the limit of a process trains on four.
 #include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/parallel/collectives/group.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 #include <weft/parallel/sharded/fully_sharded_optimizer.h>
 #include <weft/rpc/job/job.h>

@@ -19,8 +19,6 @@ GroupMember::GroupMember(std::shared_ptr<rpc::AgentCore> agent, GroupId id, Opti
                          .only(member));
 }
 
-GroupMember::~GroupMember() = default;
-
 int GroupMember::rank_of(const rpc::AgentId& member) const {
   const auto found = std::find(members_.begin(), members_.end(), member);
   return found == members_.end() ? -1 : static_cast<int>(found - members_.begin());

@@ -88,7 +88,7 @@ class WEFT_EXPORT GroupMember : public std::enable_shared_from_this<GroupMember>
  protected:
   GroupMember(std::shared_ptr<rpc::AgentCore> agent, GroupId id, Options options,
               std::vector<rpc::AgentId> members, int rank, Turns::Failed failed);
-  ~GroupMember();
+  ~GroupMember() = default;
 
  private:
   const std::shared_ptr<rpc::AgentCore> agent_;

@@ -1,6 +1,7 @@
 #include <weft/parallel/collectives/internal/group/group_values.h>
 
 #include <weft/rpc/codec/packed.h>
+#include <weft/rpc/core/site_text.h>
 
 #include <algorithm>
 
