@@ -198,7 +198,7 @@ std::size_t AutogradLayer::live_backwards() const {
                                                 [](const auto& pass) { return pass.second->in_backward(); }));
 }
 
-void AutogradLayer::figures(rpc::LayerFigures& to) const {
+void AutogradLayer::stats(rpc::LayerStats& to) const {
   to["dist_autograd.passes"] = live_passes();
   to["dist_autograd.backwards"] = live_backwards();
 }

@@ -95,7 +95,7 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   bool knows(std::string_view section) const override { return section == section_key; }
   void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Callback next) override;
   void nested(rpc::CallContext& parent, rpc::OutgoingCall& child) override;
-  void figures(rpc::LayerFigures& to) const override;
+  void stats(rpc::LayerStats& to) const override;
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
   void shut_down() override;
 

@@ -3,8 +3,8 @@
 #include <weft/dist_optim/lbfgs/service.h>
 #include <weft/dist_optim/lbfgs/strong_wolfe.h>
 #include <weft/dist_optim/local/internal/require.h>
+#include <weft/dist_optim/service/async_mutex.h>
 #include <weft/dist_optim/service/failure.h>
-#include <weft/dist_optim/service/in_order.h>
 #include <weft/dist_optim/service/owner_call.h>
 #include <weft/rpc/core/when_all.h>
 
@@ -67,7 +67,7 @@ struct DistLBFGS::Core {
   const std::uint64_t number;  // by which the owners identify this optimizer of the agent
 
   // Only the jobs of the handle, which run one at a time, use the members below.
-  const std::shared_ptr<InOrder> order = std::make_shared<InOrder>();
+  const std::shared_ptr<AsyncMutex> order = std::make_shared<AsyncMutex>();
   std::exception_ptr refused;
   bool broken = false;  // the owners no longer have the same step
   bool begun = false;   // a first direction was made

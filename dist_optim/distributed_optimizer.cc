@@ -2,8 +2,8 @@
 
 #include <weft/dist_autograd/module/module_service.h>
 #include <weft/dist_autograd/pass_state.h>
+#include <weft/dist_optim/service/async_mutex.h>
 #include <weft/dist_optim/service/change_all.h>
-#include <weft/dist_optim/service/in_order.h>
 #include <weft/dist_optim/service/optimizer_layer.h>
 #include <weft/dist_optim/service/optimizer_service.h>
 #include <weft/dist_optim/service/step_call.h>
@@ -106,7 +106,7 @@ struct DistributedOptimizer::Core : std::enable_shared_from_this<DistributedOpti
   // Known when attaching has completed.
   std::vector<char> refused;           // by object: whether its owner refused the handle
   std::vector<std::uint64_t> numbers;  // of the objects, each at its owner; 0: not attached
-  InOrder order;
+  AsyncMutex order;
 
   rpc::Mutex mutex;
   std::optional<std::exception_ptr> ended WEFT_GUARDED_BY(mutex);

@@ -99,7 +99,7 @@ rpc::Future<ReferenceListing> list(const rpc::Peer& peer, std::uint64_t limit) {
   return peer.call<&ListingService::list>(std::optional(limit));
 }
 
-void RRefLayer::figures(rpc::LayerFigures& to) const {
+void RRefLayer::stats(rpc::LayerStats& to) const {
   const ReferenceStats stats = count(live_objects(), live_forks());
   to["rref.objects"] = stats.objects;
   to["rref.creating"] = stats.creating;

@@ -93,7 +93,7 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
   // Completes when the owners know of all released references, or after a few seconds.
   rpc::Future<void> leaving() override;
-  void figures(rpc::LayerFigures& to) const override;  // ReferenceStats, each as "rref.…"
+  void stats(rpc::LayerStats& to) const override;  // ReferenceStats, each as "rref.…"
   void shut_down() override;
 
   // The object on which a served call runs. The slots of the call contain it.

@@ -12,7 +12,7 @@
 #pragma once
 
 #include <weft/dist_autograd/pass.h>
-#include <weft/dist_optim/service/in_order.h>
+#include <weft/dist_optim/service/async_mutex.h>
 #include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/task.h>
 #include <weft/rref/reference.h>
@@ -63,7 +63,7 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
 
  private:
   struct Admitted {
-    InOrder order;
+    AsyncMutex order;
     rpc::Mutex mutex;
     bool over WEFT_GUARDED_BY(mutex) = false;
     std::optional<std::string> trainer WEFT_GUARDED_BY(mutex);

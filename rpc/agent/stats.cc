@@ -41,7 +41,7 @@ AgentStats stats_of(AgentCore& core) {
   }
   std::sort(stats.methods.begin(), stats.methods.end(),
             [](const MethodStats& a, const MethodStats& b) { return a.name < b.name; });
-  stats.layers = core.hooks().figures();
+  stats.layers = core.hooks().stats();
   if (const auto* gauges = core.layers().find<Gauges>()) stats.gauges = gauges->values();
   return stats;
 }

@@ -41,7 +41,7 @@ struct AgentStats {
   std::vector<MethodStats> methods;  // the served methods, by name
   // The current figures of the layers, by name: "LAYER.FIGURE". docs/observability.md lists the figures of
   // weft's own layers.
-  LayerFigures layers;
+  LayerStats layers;
   std::map<std::string, double> gauges;  // the program's gauges (gauges.h)
 };
 WEFT_CODEC(AgentStats, name, incarnation, uptime, connections, connections_made, connections_refused,

@@ -54,12 +54,12 @@ std::shared_ptr<void> CallAccounts::retry_waits(OutgoingSize size) {
           }};
 }
 
-bool CallAccounts::hold(std::uint64_t bytes, bool upkeep, bool admitted) {
-  if (!upkeep && held_calls_.fetch_add(1) >= limits_.calls_total) {
+bool CallAccounts::hold(std::uint64_t bytes, bool control, bool admitted) {
+  if (!control && held_calls_.fetch_add(1) >= limits_.calls_total) {
     --held_calls_;
     return false;
   }
-  if (upkeep || admitted) {
+  if (control || admitted) {
     admission_->charge_anyway(bytes);
   } else if (!admission_->charge(bytes)) {
     --held_calls_;
@@ -68,9 +68,9 @@ bool CallAccounts::hold(std::uint64_t bytes, bool upkeep, bool admitted) {
   return true;
 }
 
-void CallAccounts::release(std::uint64_t bytes, bool upkeep) {
+void CallAccounts::release(std::uint64_t bytes, bool control) {
   admission_->release(bytes);
-  if (!upkeep) --held_calls_;
+  if (!control) --held_calls_;
 }
 
 void CallAccounts::call_ended(bool background) {

@@ -86,10 +86,10 @@ class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallA
   std::shared_ptr<void> retry_waits(OutgoingSize size);
 
   // Counts a request of a peer and its bytes, until the destructor of its IncomingCall calls release().
-  // upkeep: MethodEntry::upkeep. admitted: true if the connection has reserved the bytes. hold() returns
+  // control: MethodEntry::control. admitted: true if the connection has reserved the bytes. hold() returns
   // false, and counts nothing, if a limit of the agent is exceeded.
-  bool hold(std::uint64_t bytes, bool upkeep, bool admitted);
-  void release(std::uint64_t bytes, bool upkeep);
+  bool hold(std::uint64_t bytes, bool control, bool admitted);
+  void release(std::uint64_t bytes, bool control);
   // For ActiveCall: a call of a peer begins and ends.
   void call_began(bool background) { ++(background ? served_.background : served_.work); }
   void call_ended(bool background);
@@ -134,7 +134,7 @@ class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallA
   std::atomic<std::int64_t> retry_waits_{0};
   std::atomic<std::uint64_t> outgoing_bytes_{0};   // attachments of this agent's calls
   std::atomic<std::uint64_t> outgoing_values_{0};  // other arguments of these calls, if they are large
-  std::atomic<std::uint64_t> held_calls_{0};       // requests of peers, without upkeep
+  std::atomic<std::uint64_t> held_calls_{0};       // requests of peers, without control
   const std::shared_ptr<Admission> admission_;     // counts the bytes of arriving messages
   std::atomic<bool> draining_{false};
   Mutex mutex_;

@@ -15,7 +15,7 @@
 namespace weft::rpc {
 
 // Figures of layers by name: "LAYER.FIGURE", for example "rref.objects".
-using LayerFigures = std::map<std::string, std::uint64_t>;
+using LayerStats = std::map<std::string, std::uint64_t>;
 
 class WEFT_EXPORT CallHook {
  public:
@@ -39,7 +39,7 @@ class WEFT_EXPORT CallHook {
   virtual void nested(CallContext& parent, OutgoingCall& child) { (void)parent, (void)child; }
 
   // Adds this layer's figures to its agent's stats (stats.h). Any thread; must not block.
-  virtual void figures(LayerFigures& to) const { (void)to; }
+  virtual void stats(LayerStats& to) const { (void)to; }
 
   // The peer is connected, for the first time or again. Called on the loop of the connection, before any call
   // over the connection is served.

@@ -39,8 +39,8 @@ class WEFT_EXPORT CallHost {
   }
   void set_default_timeout(std::chrono::nanoseconds limit) { default_timeout_ = limit.count(); }
 
-  // Whether the agent refuses new calls of peers, except upkeep calls (MethodEntry::upkeep), because drain()
-  // or shut_down() was called.
+  // Whether the agent refuses new calls of peers, except control calls (MethodEntry::control), because
+  // drain() or shut_down() was called.
   bool draining() const { return accounts_->draining(); }
   bool ended() const { return ended_; }  // whether the agent has shut down
 

@@ -57,12 +57,12 @@ class WEFT_EXPORT Carrier : public CancelTarget {
   virtual void send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) = 0;
   virtual void send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall active) = 0;
   // An incoming call has been destroyed.
-  struct Gone {
+  struct EndedCall {
     std::uint64_t id = 0, bytes = 0;
-    bool notification = false, upkeep = false;
+    bool notification = false, control = false;
     bool was_refused = false;  // no call was made of the request
   };
-  virtual void call_ended(const Gone& gone) = 0;
+  virtual void call_ended(const EndedCall& ended) = 0;
 
  protected:
   ~Carrier() = default;

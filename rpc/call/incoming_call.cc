@@ -56,8 +56,10 @@ IncomingCall::IncomingCall(std::shared_ptr<CallHost> host, std::shared_ptr<Carri
 
 IncomingCall::~IncomingCall() {
   if (!answered_) fail(Error(ErrorKind::internal, "the handler dropped the call without a reply"));
-  carrier_->call_ended(
-      {.id = id(), .bytes = message_->bytes(), .notification = is_notification(), .upkeep = method_->upkeep});
+  carrier_->call_ended({.id = id(),
+                        .bytes = message_->bytes(),
+                        .notification = is_notification(),
+                        .control = method_->control});
   if (deadline_timer_ != 0) loop_->dispatch([loop = loop_, timer = deadline_timer_] { loop->cancel(timer); });
   if (passed_ != nullptr) passed_->leave();
   slots() = Slots();  // destroys the slots before active_

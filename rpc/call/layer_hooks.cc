@@ -40,7 +40,7 @@ void LayerHooks::prepare(const std::shared_ptr<IncomingCall>& call) const {
   ask_next(hooks_, hooks_.size(), call);
 }
 
-void LayerHooks::hand_on(CallContext& parent, OutgoingCall& child) const {
+void LayerHooks::propagate(CallContext& parent, OutgoingCall& child) const {
   if (const auto deadline = parent.deadline(); deadline && (!child.deadline || *deadline < *child.deadline))
     child.deadline = deadline;
   for (const auto& hook : hooks_) hook->nested(parent, child);
@@ -57,10 +57,10 @@ std::string LayerHooks::text_of(const std::exception_ptr& failure) const {
   return what_of(failure);
 }
 
-LayerFigures LayerHooks::figures() const {
-  LayerFigures figures;
-  for (const auto& hook : hooks_) hook->figures(figures);
-  return figures;
+LayerStats LayerHooks::stats() const {
+  LayerStats stats;
+  for (const auto& hook : hooks_) hook->stats(stats);
+  return stats;
 }
 
 Future<void> LayerHooks::leave(const std::shared_ptr<Loop>& loop) const {

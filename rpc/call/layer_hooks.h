@@ -48,10 +48,10 @@ class WEFT_EXPORT LayerHooks {
   void prepare(const std::shared_ptr<IncomingCall>& call) const;
   // Passes deadline and sections of a served call on to a call that its handler makes. Call it before
   // child.begin().
-  void hand_on(CallContext& parent, OutgoingCall& child) const;
+  void propagate(CallContext& parent, OutgoingCall& child) const;
   void make_contexts(IncomingCall& call) const;                  // adds the context of each MakeContext
   std::string text_of(const std::exception_ptr& failure) const;  // the text for peers
-  LayerFigures figures() const;                                  // the figures of all layers
+  LayerStats stats() const;                                      // the figures of all layers
   // Calls CallHook::leaving() of every layer, the highest first, because lower layers report to the peers
   // what higher layers have released.
   Future<void> leave(const std::shared_ptr<Loop>& loop) const;

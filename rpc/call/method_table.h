@@ -40,7 +40,7 @@ struct MethodEntry {
   bool non_blocking = false;
   // true: calls in flight need this method, so it is served until the agent has drained, and its calls use no
   // credit.
-  bool upkeep = false;
+  bool control = false;
   bool background = false;    // the option `background` of a method
   bool needs_object = false;  // a member function: runs on `object`, or on the object that a layer resolves
   std::shared_ptr<void> object;      // the served singleton

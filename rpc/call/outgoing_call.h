@@ -40,9 +40,9 @@ class WEFT_EXPORT CallModifier {
 struct CallSettings {
   std::uint64_t signature = 0;
   bool notify = false;
-  // The method has MethodEntry::upkeep. Such a call is also sent to a peer that is leaving, and uses no
+  // The method has MethodEntry::control. Such a call is also sent to a peer that is leaving, and uses no
   // credit, but never starts a connection.
-  bool upkeep = false;
+  bool control = false;
   bool background = false;  // the method has the option `background`
   bool fail_fast = false;   // CallOptions::fail_fast
   // The notification completes when the callee has accepted it. false: when it was sent.

@@ -96,9 +96,10 @@ void PendingCall::watch_time(const std::shared_ptr<PendingCall>& call, const std
   if (!call->timer_.compare_exchange_strong(none, timer)) loop->cancel(timer);  // the call has ended
 }
 
-std::optional<PendingCall::Sealed> PendingCall::take_frame(const std::shared_ptr<PendingCall>& self,
-                                                           const Loop& loop, const Departure& departure) {
-  sent_by_ = departure.sent_by;
+std::optional<PendingCall::SerializedCall> PendingCall::take_frame(const std::shared_ptr<PendingCall>& self,
+                                                                   const Loop& loop,
+                                                                   const SendTarget& target) {
+  sent_by_ = target.sent_by;
   Stage expected = Stage::waiting;
   if (!stage_.compare_exchange_strong(expected, Stage::sent, std::memory_order_acq_rel)) return std::nullopt;
   RequestInfo info{call_.id_, call_.signature, 0, call_.attempt};
@@ -107,9 +108,9 @@ std::optional<PendingCall::Sealed> PendingCall::take_frame(const std::shared_ptr
         std::chrono::duration_cast<std::chrono::nanoseconds>(*call_.deadline - loop.now()).count();
     info.timeout_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1));
   }
-  for (auto& told : call_.message_->take_leaving()) told(departure.peer);
+  for (auto& told : call_.message_->take_leaving()) told(target.peer);
   auto borrowed = call_.message_->take_borrowed();
-  info.accepted = static_cast<std::uint32_t>(departure.accepted);
+  info.accepted = static_cast<std::uint32_t>(target.accepted);
   std::uint16_t flags = call_.notify ? frame_flags::notify : 0;
   if (call_.notify && call_.acknowledged) flags |= frame_flags::acknowledge;
   Sealed sealed{call_.message_->seal_request(info, id_, flags), nullptr};

@@ -41,7 +41,7 @@ class WEFT_EXPORT PendingCall {
   const std::string& method() const { return call_.method_; }
   std::string title() const;  // for errors: "worker1: market.last"
   bool notify() const { return call_.notify; }
-  bool upkeep() const { return call_.upkeep; }
+  bool control() const { return call_.control; }
   bool background() const { return call_.background; }
   bool fail_fast() const { return call_.fail_fast; }
   bool acknowledged() const { return call_.acknowledged; }
@@ -70,22 +70,22 @@ class WEFT_EXPORT PendingCall {
   void clear_timer();
 
   // The frame of a call.
-  struct Sealed {
+  struct SerializedCall {
     OutboundFrame frame;
     // Fails the call if a borrowed argument has changed: call it each time the frame was sent. null: no
     // argument is borrowed.
     std::shared_ptr<UniqueFunction<void()>> check;
   };
   // How the frame is sent.
-  struct Departure {
+  struct SendTarget {
     std::weak_ptr<CancelTarget> sent_by;  // the session that keeps the frame
     const AgentId& peer;
     std::uint64_t accepted = 0;  // the number of frames that the session has accepted
   };
   // Seals and returns the frame. Call it once, on the session's loop. From here on the callee may run the
   // call. nullopt: the call has ended and is not sent. Throws the error if sealing fails.
-  std::optional<Sealed> take_frame(const std::shared_ptr<PendingCall>& self, const Loop& loop,
-                                   const Departure& departure);
+  std::optional<SerializedCall> take_frame(const std::shared_ptr<PendingCall>& self, const Loop& loop,
+                                           const SendTarget& target);
 
   // Any thread. false: the call had ended before.
   bool finish(Result<Reply> result);

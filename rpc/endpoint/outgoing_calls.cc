@@ -17,7 +17,7 @@ OutgoingCalls::OutgoingCalls(std::uint64_t id_seed, std::uint32_t max_calls, std
 
 // A search for each call that ends would cost O(n * n) for n calls.
 void OutgoingCalls::hold(std::shared_ptr<PendingCall> call) {
-  if (call->upkeep()) return held_upkeep_.push(std::move(call));
+  if (call->control()) return held_control_.push(std::move(call));
   if (held_.size() >= prune_at_) {
     Fifo<std::shared_ptr<PendingCall>> live;
     while (!held_.empty())
@@ -29,8 +29,8 @@ void OutgoingCalls::hold(std::shared_ptr<PendingCall> call) {
 }
 
 std::shared_ptr<PendingCall> OutgoingCalls::next() {
-  while (!held_upkeep_.empty())
-    if (auto call = held_upkeep_.pop(); !call->finished()) return call;
+  while (!held_control_.empty())
+    if (auto call = held_control_.pop(); !call->finished()) return call;
   while (!held_.empty()) {
     if (!held_.front()->finished() && !has_credit()) return nullptr;
     if (auto call = held_.pop(); !call->finished()) return call;
@@ -39,14 +39,14 @@ std::shared_ptr<PendingCall> OutgoingCalls::next() {
 }
 
 OutgoingCalls::Calls OutgoingCalls::held() const {
-  Calls calls(held_upkeep_.begin(), held_upkeep_.end());
+  Calls calls(held_control_.begin(), held_control_.end());
   calls.insert(calls.end(), held_.begin(), held_.end());
   return calls;
 }
 
 OutgoingCalls::Calls OutgoingCalls::take_held() {
   Calls calls = held();
-  held_upkeep_ = {};
+  held_control_ = {};
   held_ = {};
   return calls;
 }

@@ -5,7 +5,7 @@
 // hello grants credit: the number of calls, and of bytes in them, that the peer accepts at a time. A request
 // uses credit when it is sent; its answer returns the credit. The credit of notifications is returned by
 // frames of their own. A request is sent as soon as some credit of both kinds is left, so one request may
-// exceed the granted bytes, and no request waits forever. Upkeep calls use no credit. Owned by the session.
+// exceed the granted bytes, and no request waits forever. Control calls use no credit. Owned by the session.
 // Thread-safety: none.
 #pragma once
 
@@ -23,7 +23,7 @@ class WEFT_EXPORT OutgoingCalls {
     std::shared_ptr<PendingCall> call;  // null: the call has ended, but its credit is still in use
     std::uint64_t number = 0;           // of its frame
     std::uint64_t bytes = 0;            // of the credit that it uses
-    bool uses_credit = false;           // false: an upkeep call
+    bool uses_credit = false;           // false: a control call
     bool counts = false;                // as above
   };
 
@@ -33,7 +33,7 @@ class WEFT_EXPORT OutgoingCalls {
   // --- Calls that wait ---
   void hold(std::shared_ptr<PendingCall> call);
   // Whether a call may be sent now, before the calls that wait.
-  bool may_send(const PendingCall& call) const { return call.upkeep() || (held_.empty() && has_credit()); }
+  bool may_send(const PendingCall& call) const { return call.control() || (held_.empty() && has_credit()); }
   // Removes and returns the next call that may be sent; null: none.
   std::shared_ptr<PendingCall> next();
   Calls held() const;
@@ -66,7 +66,7 @@ class WEFT_EXPORT OutgoingCalls {
 
   const std::uint64_t max_calls_, max_bytes_;
   std::uint64_t calls_ = 0, bytes_ = 0;
-  Fifo<std::shared_ptr<PendingCall>> held_, held_upkeep_;
+  Fifo<std::shared_ptr<PendingCall>> held_, held_control_;
   std::size_t prune_at_ = 64;  // the size at which ended calls are removed from held_
   IdMap<Sent> sent_;
 };

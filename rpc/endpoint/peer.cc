@@ -77,7 +77,7 @@ OutgoingCall PeerCalls::make(std::string_view method, std::uint64_t id, std::siz
   if (options_.retry) call.retry = std::make_shared<const RetryPolicy>(*options_.retry);
   for (const auto& [key, value] : metadata_) call.set_metadata(key, value);
   call.serving = serving_;
-  if (serving_ != nullptr) core_->hooks().hand_on(*serving_, call);
+  if (serving_ != nullptr) core_->hooks().propagate(*serving_, call);
   for (const auto& interceptor : core_->hooks().interceptors())
     if (auto watch = interceptor->calling(call, route_->peer_name(), serving_.get()))
       call.add_watch(std::move(watch));

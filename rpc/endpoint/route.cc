@@ -75,7 +75,7 @@ void Route::identify(AgentId id) {
 std::shared_ptr<Session> Route::session_for(const PendingCall& call) const {
   if (session_ == nullptr || session_->is_over()) return nullptr;
   if (call.only() != nullptr) return *call.only() == session_->peer() ? session_ : nullptr;
-  return session_->is_leaving() && !call.upkeep() ? nullptr : session_;
+  return session_->is_leaving() && !call.control() ? nullptr : session_;
 }
 
 void Route::submit(std::shared_ptr<PendingCall> call) {
@@ -141,9 +141,9 @@ void Route::place(std::shared_ptr<PendingCall> call) {
   if (session != nullptr) return session->submit(std::move(call));
   if (call->only() != nullptr && core->sessions().is_gone(*call->only()))
     return fail(*call, gone(*call->only()));
-  // Upkeep calls serve other calls, which have ended with the session, so an upkeep call never connects. An
+  // Control calls serve other calls, which have ended with the session, so a control call never connects. An
   // exception is the agent itself, to which it connects at the first use.
-  if (call->upkeep() && name_ != core->id().name) {
+  if (call->control() && name_ != core->id().name) {
     call->lose(ErrorKind::peer_lost, "the peer is gone");
     return;
   }

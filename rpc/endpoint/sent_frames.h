@@ -19,7 +19,7 @@ class WEFT_EXPORT SentFrames {
     OutboundFrame frame;                  // as it is sent for the first time
     FrameKind kind = FrameKind::request;  // of its prefix
     std::uint64_t call_id = 0;
-    // PendingCall::Sealed::check; null: no argument is borrowed.
+    // PendingCall::SerializedCall::check; null: no argument is borrowed.
     std::shared_ptr<UniqueFunction<void()>> check = nullptr;
     std::shared_ptr<PendingCall> notification = nullptr;
     bool ends_when_sent = false;  // the notification completes when it was sent

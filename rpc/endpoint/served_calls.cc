@@ -56,7 +56,7 @@ bool ServedCalls::accept(Source source, std::shared_ptr<IncomingMessage> message
   // The call is counted before draining() is read, because drain() sets draining() before it reads the number
   // of calls in flight.
   ActiveCall active(core_.accounts(), method->background);
-  if (core_.draining() && !method->upkeep) {
+  if (core_.draining() && !method->control) {
     refuse(source, prefix, *method, ErrorKind::shut_down, "this agent is shutting down");
     return counts;
   }
@@ -65,14 +65,14 @@ bool ServedCalls::accept(Source source, std::shared_ptr<IncomingMessage> message
                 "bad frame: the call id " + std::to_string(prefix.call_id) + " is used twice");
   const Limits& limits = core_.options().limits;
   // Each open stream has two requests in flight, and a few late requests.
-  const bool room = method->upkeep
-                        ? unanswered_.upkeep / 4 < core_.options().streams.max_per_peer
+  const bool room = method->control
+                        ? unanswered_.control / 4 < core_.options().streams.max_per_peer
                         : unanswered_.calls / 2 < limits.calls && unanswered_.bytes / 2 < limits.in_flight;
-  if (!room || !core_.accounts()->hold(message->bytes(), method->upkeep, admitted)) {
+  if (!room || !core_.accounts()->hold(message->bytes(), method->control, admitted)) {
     AgentCounters::count(core_.counters().calls_shed);
     refuse(source, prefix, *method, ErrorKind::resource_exhausted,
            "too many requests in flight, or too many bytes in them: this peer has " +
-               std::to_string(unanswered_.calls + unanswered_.upkeep) + " requests with " +
+               std::to_string(unanswered_.calls + unanswered_.control) + " requests with " +
                std::to_string(unanswered_.bytes) + " bytes, and this agent has " +
                std::to_string(core_.accounts()->served()) +
                " (Limits::calls, in_flight, calls_total, in_flight_total)");
@@ -82,14 +82,14 @@ bool ServedCalls::accept(Source source, std::shared_ptr<IncomingMessage> message
   if (info.timeout_ns != 0)
     deadline = source.loop->now() +
                std::chrono::nanoseconds(std::min<std::uint64_t>(info.timeout_ns, std::uint64_t{1} << 60));
-  Served served{.bytes = message->bytes(), .accepted = accepted, .upkeep = method->upkeep};
-  if (method->upkeep) {
-    ++unanswered_.upkeep;
+  Served served{.bytes = message->bytes(), .accepted = accepted, .control = method->control};
+  if (method->control) {
+    ++unanswered_.control;
   } else {
     ++unanswered_.calls;
     unanswered_.bytes += served.bytes;
   }
-  const bool at_once = served.upkeep || (waiting_.empty() && !waits);
+  const bool at_once = served.control || (waiting_.empty() && !waits);
   auto call = std::make_shared<IncomingCall>(
       core_.shared_from_this(), std::move(source.carrier), std::move(source.loop), std::move(method),
       std::move(message), std::move(source.caller), deadline, info.attempt, std::move(active));
@@ -122,7 +122,7 @@ void ServedCalls::refuse(const Source& source, const Prefix& request, const Meth
        {log_fields::method, method.name},
        {log_fields::call, std::to_string(request.call_id)},
        {log_fields::kind, to_string(kind)}});
-  if (!method.upkeep)
+  if (!method.control)
     source.carrier->call_ended(
         {.id = 0, .bytes = request.message_bytes(), .notification = true, .was_refused = true});
 }
@@ -150,20 +150,20 @@ std::uint64_t ServedCalls::answered(std::uint64_t call_id) {
 
 void ServedCalls::count_no_more(Served& call) {
   if (!std::exchange(call.counted, false)) return;
-  if (call.upkeep) {
-    --unanswered_.upkeep;
+  if (call.control) {
+    --unanswered_.control;
   } else {
     --unanswered_.calls;
     unanswered_.bytes -= call.bytes;
   }
 }
 
-std::optional<CreditInfo> ServedCalls::ended(const Carrier::Gone& gone) {
-  if (!gone.was_refused)
-    if (auto served = calls_.take(gone.id)) count_no_more(*served);
-  if (!gone.notification || gone.upkeep) return std::nullopt;
+std::optional<CreditInfo> ServedCalls::ended(const Carrier::EndedCall& call) {
+  if (!call.was_refused)
+    if (auto served = calls_.take(call.id)) count_no_more(*served);
+  if (!call.notification || call.control) return std::nullopt;
   ++due_.calls;
-  due_.bytes += Prefix::size + gone.bytes;
+  due_.bytes += Prefix::size + call.bytes;
   if (due_.calls < batch_.calls && due_.bytes < batch_.bytes) return std::nullopt;
   return std::exchange(due_, {});
 }

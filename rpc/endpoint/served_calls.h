@@ -43,7 +43,7 @@ class WEFT_EXPORT ServedCalls {
   // call.
   std::uint64_t answered(std::uint64_t call_id);
   // A call was destroyed. Returns the credit that the peer gets back now; nullopt: none.
-  std::optional<CreditInfo> ended(const Carrier::Gone& gone);
+  std::optional<CreditInfo> ended(const Carrier::EndedCall& call);
   void cancel(std::uint64_t call_id);
   void cancel_all();  // all but notifications, which are served even if their sender has left
   Calls all() const;
@@ -53,7 +53,7 @@ class WEFT_EXPORT ServedCalls {
     std::weak_ptr<IncomingCall> call = {};
     std::uint64_t bytes = 0;
     std::uint64_t accepted = 0;
-    bool upkeep = false;
+    bool control = false;
     bool counted = true;  // in unanswered_: until the reply, which returns the credit
   };
   void refuse(const Source& source, const Prefix& request, const MethodEntry& method, ErrorKind kind,
@@ -67,7 +67,7 @@ class WEFT_EXPORT ServedCalls {
   Fifo<std::shared_ptr<IncomingCall>> waiting_;
   struct {
     std::uint64_t calls = 0, bytes = 0;  // calls that use credit
-    std::uint64_t upkeep = 0;            // calls that use no credit
+    std::uint64_t control = 0;           // calls that use no credit
   } unanswered_;
   // The credit of notifications is returned in batches of less than a quarter of the granted credit, so the
   // peer never waits forever.

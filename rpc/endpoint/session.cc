@@ -325,7 +325,7 @@ void Session::enter(std::shared_ptr<PendingCall> call) {
                to_string(*call->only()) + " is gone: " + to_string(peer_) + " has replaced it");
     return;
   }
-  if (is_leaving_ && !call->upkeep()) {
+  if (is_leaving_ && !call->control()) {
     call->lose(ErrorKind::shut_down, "the peer is shutting down");
     return;
   }
@@ -359,7 +359,7 @@ void Session::dispatch_held() {
 }
 
 void Session::dispatch(const std::shared_ptr<PendingCall>& call) {
-  std::optional<PendingCall::Sealed> sealed;
+  std::optional<PendingCall::SerializedCall> sealed;
   try {
     sealed =
         call->take_frame(call, *loop(), {.sent_by = weak_from_this(), .peer = peer_, .accepted = accepted_});
@@ -381,7 +381,7 @@ void Session::dispatch(const std::shared_ptr<PendingCall>& call) {
       call->notify() && !call->acknowledged() && attached <= Unacknowledged::copied_bytes;
   if (ends_when_sent)
     for (Buffer& attachment : frame.attachments) attachment = Buffer::copy(attachment.bytes());
-  if (!call->upkeep()) calls_.use_credit(bytes);
+  if (!call->control()) calls_.use_credit(bytes);
   const bool counts = !call->background();
   if (counts) count(requests_sent_);
   unacknowledged_.clear();  // the request acknowledges what was accepted
@@ -392,7 +392,7 @@ void Session::dispatch(const std::shared_ptr<PendingCall>& call) {
                                              .check = std::move(sealed->check),
                                              .notification = call->notify() ? call : nullptr,
                                              .ends_when_sent = ends_when_sent});
-  if (!call->notify()) calls_.sent(call->id(), {call, number, bytes, !call->upkeep(), counts});
+  if (!call->notify()) calls_.sent(call->id(), {call, number, bytes, !call->control(), counts});
   transmit();
 }
 
@@ -634,11 +634,11 @@ void Session::answer(Reply&& reply) {
                                                  "Limits::in_flight, those of all peers in_flight_total"));
 }
 
-void Session::call_ended(const Gone& gone) {
-  if (!gone.was_refused) core_->accounts()->release(gone.bytes, gone.upkeep);
+void Session::call_ended(const EndedCall& ended) {
+  if (!ended.was_refused) core_->accounts()->release(ended.bytes, ended.control);
   if (is_over()) return;
-  const auto forget = [gone](Session& self) {
-    const auto credit = self.served_.ended(gone);
+  const auto forget = [ended](Session& self) {
+    const auto credit = self.served_.ended(ended);
     if (!credit || self.state_ == State::over) return;
     if (self.frames_.credits() >= max_refusals)
       return self.core_->session_lost(self.shared_from_this(),

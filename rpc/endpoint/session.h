@@ -61,7 +61,7 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   void check_fits(const OutboundFrame& frame) const override;
   void send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) override;
   void send_failure(const Prefix& request, const FailureInfo& failure, ActiveCall active) override;
-  void call_ended(const Gone& gone) override;
+  void call_ended(const EndedCall& ended) override;
 
   // --- Connections: called by the link on its loop ---
   void add(std::shared_ptr<Link> link);  // the handshake has succeeded

@@ -197,7 +197,7 @@ void Metrics::collect_agent(std::vector<MetricFamily>& families) const {
   out.counter("weft_pool_misses_total", "Large attachments received into fresh memory.",
               counts.memory.misses);
   out.gauge("weft_pool_kept_bytes", "Bytes kept for future attachments.", counts.memory.kept_bytes);
-  for (const auto& [name, figure] : core->hooks().figures())
+  for (const auto& [name, figure] : core->hooks().stats())
     out.add("weft_layer", "A figure that a layer reports.", MetricType::Gauge, {{"figure", name}})
         .gauge.value = static_cast<double>(figure);
   if (const auto* gauges = core->layers().find<rpc::Gauges>())

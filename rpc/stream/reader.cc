@@ -87,7 +87,7 @@ void StreamReader::pull() {
     ++pulls_in_flight_;
     lock.unlock();
     OutgoingCall call = source_.calls().make(StreamTable::next_method, 4);
-    call.upkeep = true;
+    call.control = true;
     call.begin();
     call.message().argument(0).set_uint(pull.stream);
     call.message().argument(1).set_uint(pull.number);

@@ -190,7 +190,7 @@ std::shared_ptr<StreamReader> StreamTable::receive(ValueReader value) {
 void StreamTable::send_close(const Peer& source, std::uint64_t id) {
   if (source.calls().core() == nullptr || source.calls().core()->ended()) return;
   OutgoingCall call = source.calls().make(close_method, 1);
-  call.upkeep = true;
+  call.control = true;
   call.begin();
   call.message().argument(0).set_uint(id);
   call.end();
@@ -330,7 +330,7 @@ void StreamTable::serve_methods() {
     signature += ")->" + result;
     MethodEntry entry =
         described_entry({}, name, std::move(signature), std::move(parameters), std::move(result));
-    entry.non_blocking = entry.upkeep = true;
+    entry.non_blocking = entry.control = true;
     entry.run = [weak = weak_from_this(), run](std::shared_ptr<IncomingCall> call) {
       const auto table = weak.lock();
       if (table == nullptr) return call->fail(stream_error(ErrorKind::shut_down, "this agent has shut down"));

@@ -2,7 +2,7 @@
 // Nothing is read in the states other than `open`:
 //
 //   open          -> awaiting_room  there is no room for a large frame (Admission)
-//   awaiting_room -> open           there may be room (read_on())
+//   awaiting_room -> open           there may be room (resume_reading())
 //   awaiting_room -> overdue        there was none in time: the frame is skipped
 //   overdue       -> open           it was skipped
 //   any           -> open           finish()
@@ -19,7 +19,7 @@
 // then waits in unacknowledged_ for the receiver to copy the bulk. Its `sent` runs after that.
 //
 // Closing: finish() writes the rest, closes its direction of the stream, and discards what it reads until the
-// other side closes, too. be_patient() restarts the timeout whenever there is progress.
+// other side closes, too. restart_close_timer() restarts the timeout whenever there is progress.
 #include <weft/rpc/transport/stream_connection.h>
 
 #include <weft/rpc/core/while_alive.h>
@@ -114,7 +114,7 @@ void StreamConnection::finish(const Error& reason) {
   const bool held = read_held();
   stop_waiting_for_room();
   if (held) await_readable();
-  be_patient();
+  restart_close_timer();
   end_once_all_has_left();
 }
 
@@ -192,7 +192,7 @@ bool StreamConnection::take_frames() {
         continue;
       }
       if (const Prefix* announced = reader_.announced()) {
-        if (!let_in(*announced)) break;
+        if (!admit(*announced)) break;
         continue;
       }
       if (reader_.pulls().empty()) break;
@@ -221,7 +221,7 @@ bool StreamConnection::take_frames() {
 
 // A reply is never held back, because requests that hold memory here may wait for it. Bulk comes from a
 // process of the same user, so its size is no reason to refuse it.
-bool StreamConnection::let_in(const Prefix& announced) {
+bool StreamConnection::admit(const Prefix& announced) {
   const bool is_reply = announced.kind == FrameKind::reply;
   std::shared_ptr<void> charge;
   if (!is_reply) charge = admission_->admit(announced.message_bytes());
@@ -232,14 +232,14 @@ bool StreamConnection::let_in(const Prefix& announced) {
   }
   if (!is_reply && reading_ != Reading::overdue) {
     reading_ = Reading::awaiting_room;
-    place_for_room_ =
-        admission_->wait(announced.message_bytes(), loop_, while_alive(this, &StreamConnection::read_on));
+    place_for_room_ = admission_->wait(announced.message_bytes(), loop_,
+                                       while_alive(this, &StreamConnection::resume_reading));
     if (room_timer_ == 0)
       room_timer_ = loop_->schedule(later(loop_->now(), admission_->timeout()),
                                     while_alive(this, [](StreamConnection& self) {
                                       self.room_timer_ = 0;
                                       self.reading_ = Reading::overdue;
-                                      self.read_on();
+                                      self.resume_reading();
                                     }));
     return false;
   }
@@ -258,7 +258,7 @@ void StreamConnection::stop_waiting_for_room() {
   loop_->cancel(std::exchange(room_timer_, 0));
 }
 
-void StreamConnection::read_on() {
+void StreamConnection::resume_reading() {
   if (closed_ || finishing_ || (reading_ != Reading::awaiting_room && reading_ != Reading::overdue)) return;
   if (reading_ == Reading::awaiting_room) reading_ = Reading::open;
   if (!take_frames()) return;
@@ -339,7 +339,7 @@ void StreamConnection::gather() {
 
 void StreamConnection::written(std::size_t bytes) {
   if (bytes == 0) return;
-  if (finishing_) be_patient();
+  if (finishing_) restart_close_timer();
   front_written_ += bytes;
   sent_bytes_ += bytes;
   while (!queue_.empty() && front_written_ >= queue_.front().size) {
@@ -367,7 +367,7 @@ void StreamConnection::on_acknowledged() {
                            std::to_string(acknowledged_ + unacknowledged_.size()) + " were sent"));
   while (acknowledged_ != now) {
     ++acknowledged_;
-    if (finishing_) be_patient();
+    if (finishing_) restart_close_timer();
     Queued pulled = unacknowledged_.pop();
     unsent_bytes_ -= pulled.bytes;
     sent_bytes_ += pulled.bytes;
@@ -407,7 +407,7 @@ void StreamConnection::end_sending() {
   if (error) close(*finishing_);
 }
 
-void StreamConnection::be_patient() {
+void StreamConnection::restart_close_timer() {
   loop_->cancel(timeout_);
   // The pending request to the stream keeps this connection alive. The timer must not: the program may never
   // run its io_context again, and then the connection would never be destroyed.

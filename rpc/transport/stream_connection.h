@@ -59,9 +59,9 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void on_readable();
   bool take_frames();  // delivers frames from the bytes that were read; false: closed
   bool read_held() const { return reading_ != Reading::open; }
-  bool let_in(const Prefix& announced);  // false: the frame waits for room
+  bool admit(const Prefix& announced);  // false: the frame waits for room
   void stop_waiting_for_room();
-  void read_on();  // continues when there is room
+  void resume_reading();  // continues when there is room
   bool has_queued() const { return !queue_.empty() || !ahead_.empty(); }
   void write_soon();
   void write();
@@ -73,7 +73,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void lost(const std::error_code& error);
   void end_once_all_has_left();
   void end_sending();
-  void be_patient();
+  void restart_close_timer();
   void report();
 
   std::unique_ptr<ByteStream> stream_;  // null: detached by take_stream()

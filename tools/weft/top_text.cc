@@ -61,7 +61,7 @@ std::vector<Row> rows(const rpc::AgentStats& before, const rpc::AgentStats& now,
 }
 
 // The figures that are not zero: "rref.forks 2, rref.objects 1".
-std::string layers_text(const rpc::LayerFigures& figures) {
+std::string layers_text(const rpc::LayerStats& figures) {
   std::string text;
   for (const auto& [name, figure] : figures)
     if (figure != 0)

@@ -28,7 +28,7 @@ std::shared_ptr<StageWorker> PipelineLayer::find(const PipelineId& id) {
   return found == workers_.end() ? nullptr : found->second.lock();
 }
 
-void PipelineLayer::figures(rpc::LayerFigures& to) const {
+void PipelineLayer::stats(rpc::LayerStats& to) const {
   rpc::MutexLock lock(mutex_);
   std::uint64_t& count = to["pipeline.workers"];
   for (const auto& [id, worker] : workers_) count += worker.expired() ? 0 : 1;

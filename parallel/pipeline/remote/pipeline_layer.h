@@ -44,7 +44,7 @@ class WEFT_EXPORT PipelineLayer final : public rpc::CallHook {
   std::shared_ptr<StageWorker> find(const PipelineId& id);  // null: no worker, or its stages are released
 
   bool knows(std::string_view) const override { return false; }
-  void figures(rpc::LayerFigures& to) const override;  // "pipeline.workers"
+  void stats(rpc::LayerStats& to) const override;  // "pipeline.workers"
   void shut_down() override;
 
  private:

@@ -171,9 +171,9 @@ bool JobMembership::take(const StoreChanges& changes) {
     }
     version_ = changes.version;
     roster_.apply(after);
-    for (const auto& weak : onlookers_)
-      if (const auto onlooker = weak.lock(); onlooker != nullptr && onlooker->begun)
-        onlooker->seen.insert(before.begin(), before.end());
+    for (const auto& weak : watchers_)
+      if (const auto watcher = weak.lock(); watcher != nullptr && watcher->begun)
+        watcher->seen.insert(before.begin(), before.end());
     for (const MemberEvent& event : events)
       if (event.change != MemberChange::joined)
         std::erase_if(rounds_, [id = event.member.id()](const auto& rounds) {
@@ -388,17 +388,17 @@ std::string JobMembership::remaining_members_text() const {
 }
 
 std::unique_ptr<MemberWatch> JobMembership::watch() {
-  auto onlooker = std::make_shared<Onlooker>();
+  auto watcher = std::make_shared<Watcher>();
   MutexLock lock(mutex_);
-  std::erase_if(onlookers_, [](const auto& old) { return old.expired(); });
-  onlookers_.push_back(onlooker);
-  return std::make_unique<MemberWatch>(weak_from_this(), std::move(onlooker));
+  std::erase_if(watchers_, [](const auto& old) { return old.expired(); });
+  watchers_.push_back(watcher);
+  return std::make_unique<MemberWatch>(weak_from_this(), std::move(watcher));
 }
 
-Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Onlooker>& onlooker) {
+Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Watcher>& watcher) {
   auto promise = std::make_shared<Promise<Events>>(loop_);
   auto future = promise->future();
-  promise->on_cancel([weak = weak_from_this(), looks = std::weak_ptr(onlooker)] {
+  promise->on_cancel([weak = weak_from_this(), looks = std::weak_ptr(watcher)] {
     const auto job = weak.lock();
     const auto waiting = looks.lock();
     if (job == nullptr || waiting == nullptr) return;
@@ -420,13 +420,13 @@ Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Onlooker
       error = std::make_exception_ptr(
           Error(ErrorKind::failed_precondition,
                 "'" + own_name() + "' has not joined its job: await wait_for() first"));
-    if (error == nullptr && onlooker->promise != nullptr)
+    if (error == nullptr && watcher->promise != nullptr)
       error = std::make_exception_ptr(
           Error(ErrorKind::failed_precondition, "a next() of this watch is in flight: await it first"));
     if (error == nullptr) {
-      events = events_for(*onlooker);
+      events = events_for(*watcher);
       if (events.empty()) {
-        onlooker->promise = std::move(promise);
+        watcher->promise = std::move(promise);
         return future;
       }
     }
@@ -436,9 +436,9 @@ Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Onlooker
 }
 
 // What has changed since the last call.
-JobMembership::Events JobMembership::events_for(Onlooker& onlooker) const {
-  if (!std::exchange(onlooker.begun, true)) return events_between({}, roster_.members());
-  const Roster::Records seen = std::exchange(onlooker.seen, {});
+JobMembership::Events JobMembership::events_for(Watcher& watcher) const {
+  if (!std::exchange(watcher.begun, true)) return events_between({}, roster_.members());
+  const Roster::Records seen = std::exchange(watcher.seen, {});
   return events_between(seen, roster_.at(seen));
 }
 
@@ -493,12 +493,12 @@ void JobMembership::answer() {
                                    [](const Waiter& waiter) { return waiter.agents != 0; });
     if (fixed && come == world && joins)
       for (const auto& [name, member] : roster_.members()) whole.push_back(name);
-    for (const auto& weak : onlookers_) {
-      const auto onlooker = weak.lock();
-      if (onlooker == nullptr || onlooker->promise == nullptr) continue;
-      auto events = events_for(*onlooker);
+    for (const auto& weak : watchers_) {
+      const auto watcher = weak.lock();
+      if (watcher == nullptr || watcher->promise == nullptr) continue;
+      auto events = events_for(*watcher);
       if (events.empty()) continue;
-      told.emplace_back(std::exchange(onlooker->promise, nullptr), std::move(events));
+      told.emplace_back(std::exchange(watcher->promise, nullptr), std::move(events));
     }
   }
   for (auto& [promise, events] : told) promise->complete(std::move(events));
@@ -543,9 +543,9 @@ void JobMembership::fail_all(const Error& error, Spared spared) {
       else
         ++i;
     }
-    for (const auto& weak : onlookers_)
-      if (const auto onlooker = weak.lock(); onlooker != nullptr && onlooker->promise != nullptr)
-        watches.push_back(std::exchange(onlooker->promise, nullptr));
+    for (const auto& weak : watchers_)
+      if (const auto watcher = weak.lock(); watcher != nullptr && watcher->promise != nullptr)
+        watches.push_back(std::exchange(watcher->promise, nullptr));
   }
   leader_->fail_all(error);
   for (auto& [id, waiter] : waiters) waiter.promise->fail(error);

@@ -29,7 +29,7 @@
 namespace weft::rpc::detail {
 
 // A MemberWatch of this member.
-struct Onlooker {
+struct Watcher {
   bool begun = false;    // next() has returned the present members
   Roster::Records seen;  // the records that it has seen of members that changed since
   // A next() that waits; null: none.
@@ -63,7 +63,7 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   std::string name_of(std::size_t rank) const;
   // Watches the members.
   std::unique_ptr<MemberWatch> watch();
-  Future<std::vector<MemberEvent>> next(const std::shared_ptr<Onlooker>& onlooker);  // MemberWatch::next()
+  Future<std::vector<MemberEvent>> next(const std::shared_ptr<Watcher>& watcher);  // MemberWatch::next()
   // Leaves the job in an orderly way, before the agent drains, so that the other members do not consider it
   // lost. If the host leaves before other members, the waits of these members fail with unavailable. So the
   // host calls others_left() first. While the store cannot be reached, leave() tries again for
@@ -86,7 +86,7 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   void peer_gone(const AgentId& peer, const Error& reason);
   void peer_job_failed(const AgentId& peer, const Error& error);
   void attend() const;  // on the host: a joining member has called; throws the error that ended the job
-  void told_of_loss(const AgentId& teller, const std::string& name, const std::string& reason);
+  void on_loss_report(const AgentId& teller, const std::string& name, const std::string& reason);
   // On the leader of a collective: a member has called. Throws if this agent is not the leader.
   Future<CollectiveLeader::Gathered> arrive(CallContext& call, const CollectiveArrival& arrival,
                                             Buffer value);
@@ -127,7 +127,7 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   Future<void> add_waiter(std::size_t agents, std::chrono::nanoseconds timeout);
   void end_waiter(std::uint64_t id, ErrorKind kind);
   std::string remaining_members_text() const WEFT_REQUIRES(mutex_);
-  Events events_for(Onlooker& onlooker) const WEFT_REQUIRES(mutex_);
+  Events events_for(Watcher& watcher) const WEFT_REQUIRES(mutex_);
   void answer();
   void released();
   enum class Spared { nobody, serving_only };
@@ -190,7 +190,7 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   std::optional<Clock::time_point> blind_since_ WEFT_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Waiter> waiters_ WEFT_GUARDED_BY(mutex_);
   std::uint64_t last_waiter_ WEFT_GUARDED_BY(mutex_) = 0;
-  std::vector<std::weak_ptr<Onlooker>> onlookers_ WEFT_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<Watcher>> watchers_ WEFT_GUARDED_BY(mutex_);
   // The calls of leave() while this agent joins, or while it is leaving.
   std::vector<std::shared_ptr<Promise<void>>> leavers_ WEFT_GUARDED_BY(mutex_);
   Clock::time_point leave_until_ WEFT_GUARDED_BY(mutex_);  // then leave() fails if the store is unavailable

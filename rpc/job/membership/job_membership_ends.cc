@@ -285,7 +285,8 @@ void JobMembership::attend() const {
     throw Error(ErrorKind::failed_precondition, "'" + own_name() + "' is not the host of this job");
 }
 
-void JobMembership::told_of_loss(const AgentId& teller, const std::string& name, const std::string& reason) {
+void JobMembership::on_loss_report(const AgentId& teller, const std::string& name,
+                                   const std::string& reason) {
   {
     MutexLock lock(mutex_);
     if (!host_ || host_->id() != teller)

@@ -16,7 +16,7 @@ namespace weft::rpc {
 
 namespace detail {
 class JobMembership;
-struct Onlooker;
+struct Watcher;
 }  // namespace detail
 
 // The published data of a member, for one incarnation of its name. A value.
@@ -48,8 +48,8 @@ struct MemberEvent {
 // agent. Thread-safe.
 class WEFT_EXPORT MemberWatch {
  public:
-  MemberWatch(std::weak_ptr<detail::JobMembership> job, std::shared_ptr<detail::Onlooker> onlooker)
-      : job_(std::move(job)), onlooker_(std::move(onlooker)) {}
+  MemberWatch(std::weak_ptr<detail::JobMembership> job, std::shared_ptr<detail::Watcher> watcher)
+      : job_(std::move(job)), onlooker_(std::move(watcher)) {}
 
   // Completes with the events since the last call, once there is at least one. The first call returns all
   // present members, including this agent, as joined. The end of an incarnation is reported before the
@@ -61,7 +61,7 @@ class WEFT_EXPORT MemberWatch {
 
  private:
   std::weak_ptr<detail::JobMembership> job_;
-  std::shared_ptr<detail::Onlooker> onlooker_;
+  std::shared_ptr<detail::Watcher> onlooker_;
 };
 
 // The name, the members and the timeout of a barrier or an all_gather (Job::barrier, Job::all_gather).

@@ -17,7 +17,7 @@ void MembershipService::attend(CallContext&) {
 }
 
 void MembershipService::lost(CallContext& call, std::string name, std::string reason) {
-  if (const auto job = job_.lock()) job->told_of_loss(call.peer().id, name, reason);
+  if (const auto job = job_.lock()) job->on_loss_report(call.peer().id, name, reason);
 }
 
 Future<CollectiveLeader::Gathered> MembershipService::arrive(CallContext& call, CollectiveArrival arrival,

@@ -101,7 +101,7 @@ TEST_F(StatsTest, AreAnsweredWhileEveryHandlerThreadIsBusy) {
 
 struct Gauge final : CallHook {
   bool knows(std::string_view) const override { return false; }
-  void figures(LayerFigures& to) const override { to["gauge.level"] = level; }
+  void stats(LayerStats& to) const override { to["gauge.level"] = level; }
   std::atomic<std::uint64_t> level{3};
 };
 
@@ -111,7 +111,7 @@ TEST(StatsOfLayers, AreInTheStatsByName) {
   Cluster cluster{{}, {"a"}};
   cluster.add("b", {[gauge](Agent& agent) { agent.core()->hooks().add(gauge); }});
   const Peer b = cluster.peer("a", "b");
-  EXPECT_EQ(got(stats(b)).layers, (LayerFigures{{"gauge.level", 3}}));
+  EXPECT_EQ(got(stats(b)).layers, (LayerStats{{"gauge.level", 3}}));
   gauge->level = 5;
   EXPECT_EQ(got(stats(b)).layers.at("gauge.level"), 5U);
   const AgentStats here = stats(cluster["b"]);
@@ -168,7 +168,7 @@ TEST(GaugesOfAProgram, AreSetByManyThreads) {
 // The stats of an agent of a version without gauges, with the fields that this test uses.
 struct EarlierStats {
   std::string name;
-  LayerFigures layers;
+  LayerStats layers;
   std::uint64_t exceptions_dropped = 0;
 };
 WEFT_CODEC(EarlierStats, name, layers, exceptions_dropped)

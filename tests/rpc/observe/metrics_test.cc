@@ -88,7 +88,7 @@ TEST_F(MetricsTest, ContainTheCountersOfTheAgent) {
 
 struct Gauge final : rpc::CallHook {
   bool knows(std::string_view) const override { return false; }
-  void figures(rpc::LayerFigures& to) const override { to["gauge.level"] = 3; }
+  void stats(rpc::LayerStats& to) const override { to["gauge.level"] = 3; }
 };
 
 TEST_F(MetricsTest, ContainTheFiguresOfLayers) {

@@ -152,7 +152,7 @@ std::vector<std::shared_ptr<GroupCore>> CollectivesLayer::all() const {
   return groups;
 }
 
-void CollectivesLayer::figures(rpc::LayerFigures& to) const {
+void CollectivesLayer::stats(rpc::LayerStats& to) const {
   to["collectives.groups"] = groups();
   rpc::MutexLock lock(mutex_);
   to.insert(figures_.begin(), figures_.end());

@@ -60,7 +60,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   void count(const std::string& figure, std::uint64_t amount);
 
   bool knows(std::string_view) const override { return false; }
-  void figures(rpc::LayerFigures& to) const override;
+  void stats(rpc::LayerStats& to) const override;
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
   void peer_forgotten(const rpc::AgentId& peer, const rpc::Error& reason) override;
   void job_failed(const rpc::Error& error) override;
@@ -90,7 +90,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   std::atomic<std::uint64_t> numbers_{0};
   mutable rpc::Mutex mutex_;
   std::map<GroupId, std::weak_ptr<GroupCore>> groups_ WEFT_GUARDED_BY(mutex_);
-  rpc::LayerFigures figures_ WEFT_GUARDED_BY(mutex_);  // the figures of count()
+  rpc::LayerStats figures_ WEFT_GUARDED_BY(mutex_);  // the figures of count()
   std::vector<Limits> expected_ WEFT_GUARDED_BY(mutex_);
   EarlyGroups early_ WEFT_GUARDED_BY(mutex_);
   std::size_t early_messages_ WEFT_GUARDED_BY(mutex_) = 0;

@@ -328,12 +328,12 @@ TEST_F(HandshakeTest, APeerThatWritesRandomlyCanOnlyEndTheStream) {
     test::Event over;
     std::error_code error;
     std::vector<std::byte> memory(10'000);
-    std::function<void()> read_on = [&] {
+    std::function<void()> resume_reading = [&] {
       for (error = {}; !error;) (void)made.read(std::array{std::span(memory)}, error);
-      if (error == asio::error::would_block) return made.when_readable(read_on);
+      if (error == asio::error::would_block) return made.when_readable(resume_reading);
       over.set();
     };
-    on(*loop_, read_on);
+    on(*loop_, resume_reading);
     auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(ours_.control());
     std::mt19937_64 random(static_cast<unsigned>(i));
     // Values that are small enough to be accepted sometimes, and one value that is never accepted.

@@ -1,4 +1,4 @@
-// InOrder: runs jobs one after the other, where each job reports when the next one may start.
+// AsyncMutex: runs jobs one after the other, where each job reports when the next one may start.
 //
 // Owner: shared with its jobs. Thread-safe; jobs run outside the mutex, on the thread of run() or of next().
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace weft::dist_optim {
 
-class InOrder {
+class AsyncMutex {
  public:
   // Runs the job now, or when all earlier jobs have called next().
   void run(rpc::Callback job) {
