@@ -256,7 +256,9 @@ TEST_F(LinkLanesTest, WithoutAConnectionAreRefused) {
 TEST_F(LinkLanesTest, ThatWereNotOfferedAreClosed) {
   Agent& anna = add("anna", 2);
   ByHand peer(anna);
-  const auto first = peer.lane(1);
+  auto first = peer.lane(1);
+  EXPECT_TRUE(first.next());
+  eventually("the first lane has arrived", [&] { return anna.counts().handshakes == 0; });
   for (const std::uint64_t number : {1, 3, 16, 17}) {  // a number that was used, and others
     auto lane = peer.lane(number);
     EXPECT_EQ(lane.frames_to_end(), 1U) << number;
@@ -506,7 +508,9 @@ TEST_F(DiallingLanesTest, ThatAreLostDuringACallAllowItsRetry) {
                   .call<&Mirror::size>(sent);
   std::array<std::byte, block> some;
   EXPECT_NE(lanes_.back().receive(some), 0U);  // the call is on its way
-  lanes_.pop_back();
+  lanes_.clear();
+  while (connection_->receive(some) != 0) {  // the agent notices the loss in the turn of a lane
+  }
   connection_.emplace(listener_.accept());
   connection_->send(
       test::bytes_of(OutgoingMessage::hello({.name = "by-hand", .incarnation = 5})));  // without lanes
