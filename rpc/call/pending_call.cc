@@ -113,18 +113,20 @@ std::optional<PendingCall::SerializedCall> PendingCall::take_frame(const std::sh
   info.accepted = static_cast<std::uint32_t>(target.accepted);
   std::uint16_t flags = call_.notify ? frame_flags::notify : 0;
   if (call_.notify && call_.acknowledged) flags |= frame_flags::acknowledge;
-  Sealed sealed{call_.message_->seal_request(info, id_, flags), nullptr};
+  SerializedCall serialized{call_.message_->seal_request(info, id_, flags), nullptr};
   call_.message_.reset();
-  if (borrowed.empty()) return sealed;
-  sealed.check = std::make_shared<UniqueFunction<void()>>([self, borrowed = std::move(borrowed)]() mutable {
-    if (std::all_of(borrowed.begin(), borrowed.end(), [](auto& unchanged) { return unchanged(); })) return;
-    self->fail(
-        Error(ErrorKind::argument_modified,
-              self->route_->peer_name() + ": " + self->call_.method_ +
-                  ": an argument changed before it was sent; pass rpc::Snapshot(tensor) or wait for the call",
-              Execution::maybe_executed));
-  });
-  return sealed;
+  if (borrowed.empty()) return serialized;
+  serialized.check =
+      std::make_shared<UniqueFunction<void()>>([self, borrowed = std::move(borrowed)]() mutable {
+        if (std::all_of(borrowed.begin(), borrowed.end(), [](auto& unchanged) { return unchanged(); }))
+          return;
+        self->fail(Error(
+            ErrorKind::argument_modified,
+            self->route_->peer_name() + ": " + self->call_.method_ +
+                ": an argument changed before it was sent; pass rpc::Snapshot(tensor) or wait for the call",
+            Execution::maybe_executed));
+      });
+  return serialized;
 }
 
 bool PendingCall::finish(Result<Reply> result) {

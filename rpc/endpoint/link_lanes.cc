@@ -3,7 +3,7 @@
 //
 // The agent that has accepted the link offers a key, and the agent that has dialled it dials the lanes. Each
 // lane is a link until both hellos have arrived. The hello of the agent that dials states the key plus the
-// number of the lane, from 1. All steps are frames of kind `lane`, whose call_id is the key, `complete` or
+// number of the lane, from 1. All steps are frames of kind `lane`, whose call_id is the key, `all_arrived` or
 // `striped`. If a lane cannot be made, the link continues without lanes.
 #include <weft/rpc/core/split_mix.h>
 #include <weft/rpc/core/while_alive.h>
@@ -17,8 +17,8 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::size_t max_lanes = 16;
-constexpr std::uint64_t complete = 0;  // the agent that has accepted the link has all lanes
-constexpr std::uint64_t striped = 1;   // the blocks after this frame are striped in this direction
+constexpr std::uint64_t all_arrived = 0;  // the agent that has accepted the link has all lanes
+constexpr std::uint64_t striped = 1;      // the blocks after this frame are striped in this direction
 
 }  // namespace
 
@@ -39,7 +39,7 @@ void Link::on_lane_step(std::uint64_t step) {
   if (step == striped && striped_ != nullptr) {
     striped_->stripe_reads();
     if (!is_dialled_) stripe_writes();
-  } else if (step == complete && is_dialled_) {
+  } else if (step == all_arrived && is_dialled_) {
     peer_has_lanes_ = true;
     use_lanes();
   } else if (step > striped && is_dialled_ && lane_key_ == 0 && !lanes_.empty()) {
@@ -90,7 +90,7 @@ void Link::use_lanes() {
   if (lanes_.empty() || missing_lanes_ != 0 || (is_dialled_ && !peer_has_lanes_)) return;
   AgentCounters::count(core_->counters().lanes_made, lanes_.size());
   striped_ = connection_->add_lanes(std::exchange(lanes_, {}));
-  is_dialled_ ? stripe_writes() : send(OutgoingMessage::plain(FrameKind::lane, complete));
+  is_dialled_ ? stripe_writes() : send(OutgoingMessage::plain(FrameKind::lane, all_arrived));
 }
 
 void Link::stripe_writes() {
