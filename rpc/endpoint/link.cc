@@ -226,7 +226,7 @@ void Link::on_hello(IncomingMessage& message) {
                                                 "', but the peer calls itself '" + hello.name + "'"));
   if (!check_user(hello.name, identity)) return;
   if (!is_dialled_) lane_key_ = hello.lane_key;
-  if (lane_key_ != 0) return become_lane();
+  if (whole_ != nullptr || lane_key_ != 0) return become_lane();
   if (is_dialled_ && !Address::looks_like(route_->name()) && hello.name != route_->name())
     return finish(Error(ErrorKind::unavailable,
                         "'" + hello.name + "' was found at the address of '" + route_->name() + "'"));

@@ -23,8 +23,8 @@ constexpr std::uint64_t striped = 1;      // the blocks after this frame are str
 }  // namespace
 
 std::uint16_t Link::max_lanes_here() const {
-  const bool is_tcp = route_ == nullptr || route_->dialled().scheme == "tcp";
-  return is_tcp ? static_cast<std::uint16_t>(std::min(core_->options().lanes, max_lanes)) : 0;
+  if (!connection_->is_network_flow()) return 0;
+  return static_cast<std::uint16_t>(std::min(core_->options().lanes, max_lanes));
 }
 
 void Link::offer_lanes() {
@@ -36,13 +36,12 @@ void Link::offer_lanes() {
 }
 
 void Link::on_lane_step(std::uint64_t step) {
-  if (step == striped && striped_ != nullptr) {
-    striped_->stripe_reads();
+  if (step == striped && striped_ != nullptr && striped_->stripe_reads()) {
     if (!is_dialled_) stripe_writes();
   } else if (step == all_arrived && is_dialled_) {
     peer_has_lanes_ = true;
     use_lanes();
-  } else if (step > striped && is_dialled_ && lane_key_ == 0 && !lanes_.empty()) {
+  } else if (step > striped && step + lanes_.size() > step && is_dialled_ && lane_key_ == 0) {
     lane_key_ = step;
     const auto dialled = route_->dialled();
     for (std::size_t i = 1; i <= lanes_.size(); ++i)
@@ -50,8 +49,11 @@ void Link::on_lane_step(std::uint64_t step) {
           ->connect(
               dialled, loop(), core_->connection_options(route_->expected_agent()),
               while_alive(this, [key = step + i](Link& self, Result<std::shared_ptr<Connection>>&& made) {
-                if (made.ok())
-                  self.core_->adopt(std::move(made).get(), nullptr, self.shared_from_this(), key);
+                if (!made.ok()) return;
+                auto connection = std::move(made).get();
+                if (self.state_ == State::ended)
+                  return connection->close(Error(ErrorKind::aborted, "its connection has ended"));
+                self.core_->adopt(std::move(connection), nullptr, self.shared_from_this(), key);
               }));
   } else {
     throw Error(ErrorKind::protocol_error, "bad frame: an unexpected step of lanes: " + std::to_string(step));
@@ -66,8 +68,8 @@ void Link::become_lane() {
       if (const std::uint64_t offered = link->lane_key_;
           link->is_ready_ && !link->is_dialled_ && offered != 0 && lane_key_ - offered - 1 < max_lanes)
         whole_ = link;
-  if (whole_ == nullptr || whole_->peer() != AgentId{hello_.name, hello_.incarnation} ||
-      whole_->caller()->identity != identity_)
+  if (whole_ == nullptr || !connection_->is_network_flow() ||
+      whole_->peer() != AgentId{hello_.name, hello_.incarnation} || whole_->caller()->identity != identity_)
     return close(Error(is_dialled_ ? ErrorKind::peer_lost : ErrorKind::permission_denied,
                        "a lane of an unknown connection, or of another peer"));
   state_ = State::lane;
@@ -75,7 +77,12 @@ void Link::become_lane() {
   auto stream = connection_->take_stream();
   if (stream == nullptr)
     return close(Error(ErrorKind::protocol_error, "bad frame: more than a Hello on a lane"));
-  if (whole_->loop() != loop()) stream->move_to(whole_->loop());
+  try {
+    if (whole_->loop() != loop()) stream->move_to(whole_->loop());
+  } catch (const std::exception& error) {
+    stream->close();
+    return on_closed(Error(ErrorKind::internal, error.what()));
+  }
   whole_->loop()->post([whole = whole_, key = lane_key_.load(), lane = std::move(stream)]() mutable {
     const std::uint64_t i = key - whole->lane_key_ - 1;
     if (whole->state_ == State::ended || i >= whole->lanes_.size() || whole->lanes_[i] != nullptr) return;

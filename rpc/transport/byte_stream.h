@@ -81,7 +81,9 @@ class WEFT_EXPORT ByteStream {
   virtual std::string identity() const { return {}; }
   // Whether the other side has closed its direction, or the stream has failed. Bytes may be left to read.
   virtual bool has_ended() const { return false; }
-  // Moves a stream of TCP to another loop, and drops the requested calls.
+  // Whether the stream is one flow of a network, so that lanes may help: a stream of TCP, also with TLS.
+  virtual bool is_network_flow() const { return false; }
+  // Moves such a stream to another loop, and drops the requested calls.
   virtual void move_to(std::shared_ptr<Loop> loop) { (void)loop; }
   // The hosts of both ends. nullopt: the stream has none, because it is simulated.
   virtual std::optional<HostPair> hosts() const { return std::nullopt; }

@@ -84,9 +84,11 @@ class WEFT_EXPORT Connection {
   virtual bool in_process() const { return false; }  // true: the other side is in this process
   virtual std::optional<HostPair> hosts() const { return std::nullopt; }  // ByteStream::hosts
 
-  // Only for TCP. take_stream(): detaches the stream, which becomes a lane of another connection. The
-  // observer is not called again, not even on_closed(). Null if frames are queued, or if bytes have arrived
-  // that were not delivered. add_lanes(): the stream becomes part of a StripedStream, which is returned.
+  // For streams with is_network_flow() (ByteStream). take_stream(): detaches the stream, which becomes a lane
+  // of another connection. The observer is not called again, not even on_closed(). Null if frames are queued,
+  // or if bytes have arrived that were not delivered. add_lanes(): the stream becomes part of a
+  // StripedStream, which is returned.
+  virtual bool is_network_flow() const { return false; }
   virtual std::unique_ptr<ByteStream> take_stream() { return nullptr; }
   virtual StripedStream* add_lanes(std::vector<std::unique_ptr<ByteStream>>) { return nullptr; }
 

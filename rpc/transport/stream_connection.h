@@ -42,6 +42,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   std::optional<HostPair> hosts() const override {
     return stream_ != nullptr ? stream_->hosts() : std::nullopt;
   }
+  bool is_network_flow() const override { return stream_ != nullptr && stream_->is_network_flow(); }
   std::unique_ptr<ByteStream> take_stream() override;
   StripedStream* add_lanes(std::vector<std::unique_ptr<ByteStream>> lanes) override;
 

@@ -226,6 +226,8 @@ void TlsStream::close() {
   writable_ = {};
 }
 
+bool TlsStream::is_network_flow() const { return wire_->lower().is_network_flow(); }
+
 void TlsStream::move_to(std::shared_ptr<Loop> loop) {
   alive_ = std::make_shared<char>();
   readable_ = {};

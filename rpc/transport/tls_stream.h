@@ -54,6 +54,7 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
   void when_writable(Callback job) override;
   void shut_down_writing(std::error_code& error) override;
   void close() override;
+  bool is_network_flow() const override;
   void move_to(std::shared_ptr<Loop> loop) override;
 
   std::string describe() const override;

@@ -1,14 +1,18 @@
 #include <weft/parallel/collectives/flight/flight_entry.h>
 
+#include <iterator>
+
 namespace weft::collectives {
 
 std::string_view name_of(FlightKind kind) {
   static constexpr std::string_view names[] = {"collective", "values", "send", "recv"};
+  static_assert(std::size(names) == static_cast<std::size_t>(FlightKind::recv) + 1);
   return names[static_cast<std::size_t>(kind)];
 }
 
 std::string_view name_of(FlightState state) {
   static constexpr std::string_view names[] = {"begun", "moving", "done", "failed"};
+  static_assert(std::size(names) == static_cast<std::size_t>(FlightState::failed) + 1);
   return names[static_cast<std::size_t>(state)];
 }
 

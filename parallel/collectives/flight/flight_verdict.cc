@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <iterator>
 
 namespace weft::collectives {
 namespace {
@@ -419,6 +420,7 @@ void append(std::string& out, const FlightFinding& finding, const std::string& i
 std::string_view name_of(FlightFinding::Kind kind) {
   static constexpr std::string_view names[] = {"cycle",      "mismatch", "no_dump", "missing",   "under_way",
                                                "unreceived", "unsent",   "unlike",  "in_transit"};
+  static_assert(std::size(names) == static_cast<std::size_t>(FlightFinding::Kind::in_transit) + 1);
   return names[static_cast<std::size_t>(kind)];
 }
 

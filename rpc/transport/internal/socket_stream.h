@@ -11,6 +11,7 @@
 #include <asio/basic_stream_socket.hpp>
 #include <asio/error.hpp>
 #include <asio/executor_work_guard.hpp>
+#include <asio/ip/tcp.hpp>
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -18,6 +19,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <type_traits>
 
 namespace weft::rpc {
 
@@ -74,6 +76,9 @@ class SocketStream final : public ByteStream {
     socket_.close(ignored);
   }
 
+  bool is_network_flow() const override {
+    return std::is_same_v<typename Socket::protocol_type, asio::ip::tcp>;
+  }
   void move_to(std::shared_ptr<Loop> loop) override {
     if (polled_ != nullptr) std::exchange(polled_, nullptr)->end();
     asked_to_poll_ = false;

@@ -23,8 +23,9 @@ class StripedStream final : public ByteStream {
   StripedStream(std::vector<std::unique_ptr<ByteStream>> streams, std::uint64_t read, std::uint64_t written)
       : streams_(std::move(streams)), in_{read}, out_{written} {}
 
-  void stripe_reads() { stripe(in_); }
-  void stripe_writes() { stripe(out_); }
+  // Return false if that direction is striped already.
+  bool stripe_reads() { return stripe(in_); }
+  bool stripe_writes() { return stripe(out_); }
 
   std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error) override {
     return move(in_, into, &ByteStream::read, error);
@@ -35,13 +36,21 @@ class StripedStream final : public ByteStream {
   void when_readable(Callback job) override { next(in_).when_readable(std::move(job)); }
   void when_writable(Callback job) override { next(out_).when_writable(std::move(job)); }
   void shut_down_writing(std::error_code& error) override {
-    for (auto stream = streams_.begin(); !error && stream != streams_.end(); ++stream)
-      (*stream)->shut_down_writing(error);
+    for (const auto& stream : streams_) {
+      std::error_code failed;
+      stream->shut_down_writing(failed);
+      // A lane that carries nothing may have been lost.
+      if (failed && !error && (stream == streams_.front() || out_.first_striped != never)) error = failed;
+    }
   }
   void close() override {
     for (const auto& stream : streams_) stream->close();
   }
   std::string describe() const override { return streams_.front()->describe(); }
+  std::string identity() const override { return streams_.front()->identity(); }
+  std::string explain(const std::error_code& error) const override {
+    return streams_.front()->explain(error);
+  }
   std::optional<HostPair> hosts() const override { return streams_.front()->hosts(); }
 
  private:
@@ -49,8 +58,11 @@ class StripedStream final : public ByteStream {
     std::uint64_t at;                                                         // the position of its next byte
     std::uint64_t first_striped = std::numeric_limits<std::uint64_t>::max();  // a position
   };
-  static void stripe(Way& way) {
-    way.first_striped = std::min(way.first_striped, (way.at + block - 1) / block * block);
+  static constexpr auto never = std::numeric_limits<std::uint64_t>::max();
+  static bool stripe(Way& way) {
+    if (way.first_striped != never) return false;
+    way.first_striped = (way.at + block - 1) / block * block;
+    return true;
   }
   ByteStream& next(const Way& way) const {
     return *streams_[way.at < way.first_striped ? 0 : way.at / block % streams_.size()];

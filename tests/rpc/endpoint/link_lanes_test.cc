@@ -4,6 +4,7 @@
 #include <asio/io_context.hpp>
 
 #include <future>
+#include <limits>
 #include <set>
 
 #include "tests/support/cluster.h"
@@ -448,6 +449,24 @@ TEST_F(DiallingLanesTest, ThatAreStripedBeforeTheyAreCompleteCloseTheConnection)
   greet_lanes();
   say(striped);
   EXPECT_FALSE(next(FrameKind::lane));
+}
+
+TEST_F(DiallingLanesTest, ThatAreStripedTwiceCloseTheConnection) {
+  make_lanes();
+  say(striped);
+  EXPECT_FALSE(next(FrameKind::lane));
+}
+
+TEST_F(LinkLanesTest, AKeyThatLeavesNoRoomForTheLanesClosesTheConnection) {
+  AgentOptions options{.name = "anna", .lanes = 2, .same_host = false};
+  options.log = [](const LogRecord&) {};
+  Agent anna(std::move(options));
+  auto listener = probe::Socket::listening();
+  const auto ready = anna.connect(listener.address()).ready();
+  auto connection = listener.accept();
+  connection.send(test::bytes_of(OutgoingMessage::hello({.name = "by-hand", .incarnation = 5, .lanes = 2})));
+  connection.send(step(std::numeric_limits<std::uint64_t>::max() - 1));
+  EXPECT_GE(connection.frames_to_end(), 1U);
 }
 
 // The listener at the address may be stopped or hostile.

@@ -11,14 +11,14 @@ void FlightWriter::add(const std::shared_ptr<Source>& source, std::filesystem::p
   sources_.push_back(source);
 }
 
-bool FlightWriter::write_all(Source& failed, rpc::Callback written) {
+rpc::Callback FlightWriter::take_all(Source& failed, rpc::Callback written) {
   std::vector<std::shared_ptr<Source>> sources;
   {
     rpc::MutexLock lock(mutex_);
     for (const auto& weak : sources_)
       if (auto source = weak.lock()) sources.push_back(std::move(source));
   }
-  if (sources.empty()) return false;
+  if (sources.empty()) return nullptr;
   std::vector<rpc::Future<Taken>> all;
   for (const auto& source : sources) {
     auto dump = source.get() == &failed
@@ -28,21 +28,23 @@ bool FlightWriter::write_all(Source& failed, rpc::Callback written) {
       return rpc::capture([&] { return Taken{source, std::move(taken).get()}; });
     }));
   }
-  rpc::when_all(std::move(all))
-      .then([this, written = std::move(written)](rpc::Result<std::vector<Taken>>&& taken) mutable {
-        post([taken = std::move(taken), written = std::move(written)]() mutable {
-          // Two failures may take dumps of one group in one order and write them in the other order: the dump
-          // that was taken last remains. If a file cannot be written, the group's error does not change.
-          if (taken.ok())
-            for (const auto& [source, dump] : taken.value()) {
-              if (dump.records.taken < source->written_) continue;
-              source->written_ = dump.records.taken;
-              (void)rpc::capture([&] { return write_flight_dump(source->folder_, dump); });
-            }
-          written();
+  return [this, all = rpc::when_all(std::move(all)), written = std::move(written)]() mutable {
+    std::move(all).then(
+        [this, written = std::move(written)](rpc::Result<std::vector<Taken>>&& taken) mutable {
+          post([taken = std::move(taken), written = std::move(written)]() mutable {
+            // Two failures may take dumps of one group in one order and write them in the other order: the
+            // dump that was taken last remains. If a file cannot be written, the group's error does not
+            // change.
+            if (taken.ok())
+              for (const auto& [source, dump] : taken.value()) {
+                if (dump.records.taken < source->written_) continue;
+                source->written_ = dump.records.taken;
+                (void)rpc::capture([&] { return write_flight_dump(source->folder_, dump); });
+              }
+            written();
+          });
         });
-      });
-  return true;
+  };
 }
 
 void FlightWriter::post(rpc::Callback job) {

@@ -31,9 +31,9 @@ class WEFT_EXPORT FlightWriter {
   };
 
   void add(const std::shared_ptr<Source>& source, std::filesystem::path folder);
-  // Takes dumps of all groups, of `failed` at once in its turn, and writes them later. Then calls `written`
-  // on the writer's thread. Returns false if there are no groups to dump; `written` is not called.
-  bool write_all(Source& failed, rpc::Callback written);
+  // Takes dumps of all groups, of `failed` at once in its turn. The result starts to write them, and then
+  // calls `written` on the writer's thread. Null: there are no groups to dump.
+  rpc::Callback take_all(Source& failed, rpc::Callback written);
   void end();  // waits for the files; later ones are written on the thread that has taken the last dump
 
  private:

@@ -112,14 +112,16 @@ void GroupFailure::fail_now(const rpc::Error& error, bool tell, bool write) {
   // Dumps are taken before any member is notified of the failure, and written afterwards, because files may
   // be slow.
   FlightWriter* const flights = group_.options().flights.get();
-  writing_ =
-      write && flights != nullptr && flights->write_all(*this, [this, alive = group_.shared_from_this()] {
-        // Futures complete on the loop, not on the thread for files.
-        group_.loop()->post([this, alive] { group_.run([this, alive] { fail_futures(); }); });
-      });
+  rpc::Callback write_dumps;
+  if (write && flights != nullptr)
+    write_dumps = flights->take_all(*this, [this, alive = group_.shared_from_this()] {
+      // Futures complete on the loop, not on the thread for files.
+      group_.loop()->post([this, alive] { group_.run([this, alive] { fail_futures(); }); });
+    });
+  writing_ = write_dumps != nullptr;
   if (tell) tell_others<&GroupService::failed>(group_.id(), error.kind(), std::string(error.what()));
   for (GroupPart* const part : parts_) part->stop(error);
-  if (!writing_) fail_futures();
+  writing_ ? write_dumps() : fail_futures();
 }
 
 // The program may exit when a future fails, so futures wait for the dumps.

@@ -9,7 +9,9 @@
 #include <c10/util/Half.h>
 
 #include <cstring>
-#include <map>
+
+#include <algorithm>
+#include <iterator>
 
 namespace weft::collectives::nccl {
 namespace {
@@ -18,29 +20,31 @@ using c10::ScalarType;
 using Kind = ReduceOp::Kind;
 
 struct Mapped {
+  ScalarType from;
   DataType type;
   std::size_t per_element;
 };
 
 std::optional<Mapped> map_type(ScalarType type) {
-  static const std::map<ScalarType, Mapped> types{{ScalarType::Char, {DataType::int8, 1}},
-                                                  {ScalarType::Byte, {DataType::uint8, 1}},
-                                                  {ScalarType::Bool, {DataType::uint8, 1}},
-                                                  {ScalarType::Int, {DataType::int32, 1}},
-                                                  {ScalarType::UInt32, {DataType::uint32, 1}},
-                                                  {ScalarType::Long, {DataType::int64, 1}},
-                                                  {ScalarType::UInt64, {DataType::uint64, 1}},
-                                                  {ScalarType::Half, {DataType::float16, 1}},
-                                                  {ScalarType::BFloat16, {DataType::bfloat16, 1}},
-                                                  {ScalarType::Float, {DataType::float32, 1}},
-                                                  {ScalarType::Double, {DataType::float64, 1}},
-                                                  {ScalarType::Float8_e4m3fn, {DataType::float8_e4m3, 1}},
-                                                  {ScalarType::Float8_e5m2, {DataType::float8_e5m2, 1}},
-                                                  {ScalarType::ComplexHalf, {DataType::float16, 2}},
-                                                  {ScalarType::ComplexFloat, {DataType::float32, 2}},
-                                                  {ScalarType::ComplexDouble, {DataType::float64, 2}}};
-  const auto found = types.find(type);
-  return found == types.end() ? std::nullopt : std::optional(found->second);
+  static constexpr Mapped types[] = {{ScalarType::Char, DataType::int8, 1},
+                                     {ScalarType::Byte, DataType::uint8, 1},
+                                     {ScalarType::Bool, DataType::uint8, 1},
+                                     {ScalarType::Int, DataType::int32, 1},
+                                     {ScalarType::UInt32, DataType::uint32, 1},
+                                     {ScalarType::Long, DataType::int64, 1},
+                                     {ScalarType::UInt64, DataType::uint64, 1},
+                                     {ScalarType::Half, DataType::float16, 1},
+                                     {ScalarType::BFloat16, DataType::bfloat16, 1},
+                                     {ScalarType::Float, DataType::float32, 1},
+                                     {ScalarType::Double, DataType::float64, 1},
+                                     {ScalarType::Float8_e4m3fn, DataType::float8_e4m3, 1},
+                                     {ScalarType::Float8_e5m2, DataType::float8_e5m2, 1},
+                                     {ScalarType::ComplexHalf, DataType::float16, 2},
+                                     {ScalarType::ComplexFloat, DataType::float32, 2},
+                                     {ScalarType::ComplexDouble, DataType::float64, 2}};
+  const auto* const found = std::find_if(std::begin(types), std::end(types),
+                                         [type](const Mapped& each) { return each.from == type; });
+  return found == std::end(types) ? std::nullopt : std::optional(*found);
 }
 
 std::optional<RedOp> map_op(ScalarType type, Kind kind) {
