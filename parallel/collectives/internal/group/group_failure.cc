@@ -118,7 +118,7 @@ void GroupFailure::fail_now(const rpc::Error& error, bool tell, bool write) {
       // Futures complete on the loop, not on the thread for files.
       group_.loop()->post([this, alive] { group_.run([this, alive] { fail_futures(); }); });
     });
-  writing_ = write_dumps != nullptr;
+  writing_ = static_cast<bool>(write_dumps);
   if (tell) tell_others<&GroupService::failed>(group_.id(), error.kind(), std::string(error.what()));
   for (GroupPart* const part : parts_) part->stop(error);
   writing_ ? write_dumps() : fail_futures();
