@@ -9,6 +9,7 @@
 namespace weft::training::autocast_test {
 namespace {
 
+using namespace data_parallel;
 using namespace data_parallel::testing;
 
 at::ScalarType type_of_product() { return at::mm(at::ones({2, 2}), at::ones({2, 2})).scalar_type(); }

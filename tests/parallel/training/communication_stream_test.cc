@@ -3,6 +3,7 @@
 
 #include <weft/dist_autograd/autograd_layer.h>
 #include <weft/dist_autograd/pass.h>
+#include <weft/parallel/data_parallel/hooks/communication_hook.h>
 #include <weft/rpc/trace/tracer.h>
 #include <weft/rref/rref.h>
 
@@ -12,6 +13,7 @@
 namespace weft::training::communication_stream_test {
 namespace {
 
+using namespace data_parallel;
 using namespace data_parallel::testing;
 using test::FakeAccelerator;
 
