@@ -4,8 +4,8 @@
 //
 // During the read, nothing changes the modules, and every step over several objects of this owner is applied
 // either to all of its objects or to none (LocalSteps::hold). The read enters the VersionGates of all modules
-// in the order of the addresses of their OwnedParametersGuards. Backwards use the same order, so no cycle of waiting
-// threads can form.
+// in the order of the addresses of their OwnedParametersGuards. Backwards use the same order, so no cycle of
+// waiting threads can form.
 //
 // Owner: the agent's dist_optim::OptimizerLayer. Thread-safe; `read` and `done` run on a handler thread,
 // outside the mutex.

@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <weft/parallel/collectives/collectives_layer.h>
-#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
-#include <weft/parallel/training/distributed_sampler.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
+#include <weft/parallel/training/broadcast_state.h>
+#include <weft/parallel/training/distributed_sampler.h>
 #include <weft/rpc/agent/gauges.h>
 #include <weft/rpc/job/run_job.h>
 

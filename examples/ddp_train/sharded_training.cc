@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
-#include <weft/parallel/training/distributed_sampler.h>
 #include <weft/parallel/sharded/checkpoint/checkpoints.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 #include <weft/parallel/sharded/fully_sharded_optimizer.h>
 #include <weft/parallel/sharded/sharded_optimizer.h>
+#include <weft/parallel/training/distributed_sampler.h>
 
 #include <memory>
 #include <optional>

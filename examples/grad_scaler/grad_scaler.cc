@@ -7,8 +7,8 @@
 #include <torch/torch.h>
 #include <weft/dist_optim/grad_scaler.h>
 #include <weft/parallel/collectives/collectives_layer.h>
-#include <weft/parallel/training/unscale.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
+#include <weft/parallel/training/unscale.h>
 #include <weft/rpc/job/run_job.h>
 
 #include <cstdio>

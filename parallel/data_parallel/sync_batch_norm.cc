@@ -142,9 +142,9 @@ void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
 }
 
 std::vector<std::string> convert_sync_batch_norm(torch::nn::Module& module, const collectives::Group& group) {
-  return training::replace_batch_norms(module, "convert_sync_batch_norm", "SyncBatchNorm", [&](const auto& norm) {
-    return std::make_shared<SyncBatchNormImpl>(norm.options, group);
-  });
+  return training::replace_batch_norms(
+      module, "convert_sync_batch_norm", "SyncBatchNorm",
+      [&](const auto& norm) { return std::make_shared<SyncBatchNormImpl>(norm.options, group); });
 }
 
 // --- Join ---

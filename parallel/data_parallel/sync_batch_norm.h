@@ -15,8 +15,8 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
-#include <weft/parallel/training/batch_norm_variant.h>
 #include <weft/parallel/data_parallel/join.h>
+#include <weft/parallel/training/batch_norm_variant.h>
 
 #include <memory>
 #include <vector>

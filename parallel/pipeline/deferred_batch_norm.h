@@ -14,8 +14,8 @@
 // once. Without running statistics a DeferredBatchNorm computes the same as BatchNorm. Not thread-safe.
 #pragma once
 
-#include <weft/parallel/training/batch_norm_variant.h>
 #include <weft/parallel/pipeline/stage_graph.h>
+#include <weft/parallel/training/batch_norm_variant.h>
 
 #include <string>
 #include <vector>
@@ -23,8 +23,7 @@
 namespace weft::pipeline {
 
 // The implementation that a DeferredBatchNorm holds.
-class WEFT_EXPORT DeferredBatchNormImpl final
-    : public training::BatchNormVariant<DeferredBatchNormImpl> {
+class WEFT_EXPORT DeferredBatchNormImpl final : public training::BatchNormVariant<DeferredBatchNormImpl> {
  public:
   explicit DeferredBatchNormImpl(const torch::nn::BatchNormOptions& options);
 

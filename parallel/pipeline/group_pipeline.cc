@@ -1,6 +1,5 @@
 #include <weft/parallel/pipeline/group_pipeline.h>
 
-#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/pipeline/deferred_batch_norm.h>
 #include <weft/parallel/pipeline/internal/check_schedule.h>
 #include <weft/parallel/pipeline/internal/group_messages.h>
@@ -9,6 +8,7 @@
 #include <weft/parallel/pipeline/internal/sharded_stages.h>
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/text.h>
+#include <weft/parallel/training/broadcast_state.h>
 
 #include <algorithm>
 #include <functional>

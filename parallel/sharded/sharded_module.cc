@@ -1,8 +1,8 @@
 #include <weft/parallel/sharded/sharded_module.h>
 
-#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/sharded/internal/unit_runner.h>
 #include <weft/parallel/tensor_parallel/gradients.h>
+#include <weft/parallel/training/broadcast_state.h>
 #include <weft/rpc/core/error.h>
 
 #include <c10/core/GradMode.h>

@@ -166,8 +166,7 @@ void ShardedOptimizer::add_buckets(std::size_t first) {
   for (std::size_t i = streams_.size(); i < flat_->buckets().size(); ++i) {
     const auto& bucket = flat_->buckets()[i];
     auto& stream = streams[bucket.buffer.device()];
-    if (stream == nullptr)
-      stream = std::make_shared<training::CommunicationStream>(bucket.buffer.device());
+    if (stream == nullptr) stream = std::make_shared<training::CommunicationStream>(bucket.buffer.device());
     for (const std::size_t parameter : bucket.parameters) bucket_of_[parameter] = streams_.size();
     for (const auto& slice : bucket.layout.slices[static_cast<std::size_t>(group_->rank())]) {
       const std::size_t parameter = bucket.parameters[slice.parameter];

@@ -28,9 +28,9 @@
 #pragma once
 
 #include <weft/dist_optim/local/shadow_leaves.h>
-#include <weft/parallel/training/communication_stream.h>
 #include <weft/parallel/data_parallel/replica.h>
 #include <weft/parallel/sharded/training_state.h>
+#include <weft/parallel/training/communication_stream.h>
 
 #include <cstdint>
 #include <exception>
@@ -170,11 +170,10 @@ class WEFT_EXPORT ShardedOptimizer final : public data_parallel::Joinable {
   std::vector<std::vector<tensor_parallel::Split>> splits_;  // by parameter
   std::vector<std::optional<std::size_t>> indices_;          // in parameters_, by the replica's indices
   const std::unique_ptr<FlatParameters> flat_;
-  std::vector<std::size_t> bucket_of_;  // by parameter
-  std::vector<std::shared_ptr<training::CommunicationStream>>
-      streams_;                                // by bucket; one for each device
-  std::vector<std::optional<Slice>> own_;      // by parameter
-  std::vector<dist_optim::Parameter> slices_;  // of leaves_
+  std::vector<std::size_t> bucket_of_;                                   // by parameter
+  std::vector<std::shared_ptr<training::CommunicationStream>> streams_;  // by bucket; one for each device
+  std::vector<std::optional<Slice>> own_;                                // by parameter
+  std::vector<dist_optim::Parameter> slices_;                            // of leaves_
   std::unique_ptr<dist_optim::ShadowLeaves> leaves_;
   Round round_;
   std::optional<std::string> failure_;  // why no step is possible

@@ -1,9 +1,9 @@
 #include <weft/parallel/sharded/sharded_units.h>
 
-#include <weft/parallel/training/broadcast_state.h>
-#include <weft/parallel/training/communication_stream.h>
 #include <weft/parallel/sharded/internal/buffer_pool.h>
 #include <weft/parallel/sharded/internal/flat_shard.h>
+#include <weft/parallel/training/broadcast_state.h>
+#include <weft/parallel/training/communication_stream.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/ops/full.h>
@@ -17,10 +17,10 @@
 
 namespace weft::sharded {
 
-using training::CommunicationStream;
 using data_parallel::NamedParameter;
 using rpc::Error;
 using rpc::ErrorKind;
+using training::CommunicationStream;
 
 struct ShardedUnits::Buffers {
   explicit Buffers(const ShardGroups& groups)

@@ -114,8 +114,7 @@ void expect_groups(const dist_optim::OptimizerSpec& spec, const std::vector<std:
 }
 
 // The sampler reads and writes archives.
-void add_sampler(SlicedState& to, const training::DistributedSampler& sampler,
-                 const std::string& prefix) {
+void add_sampler(SlicedState& to, const training::DistributedSampler& sampler, const std::string& prefix) {
   torch::serialize::OutputArchive saved;
   sampler.save(saved);
   std::stringstream stream;
@@ -129,8 +128,7 @@ void add_sampler(SlicedState& to, const training::DistributedSampler& sampler,
   }
 }
 
-void take_sampler(const SlicedState& from, training::DistributedSampler& sampler,
-                  const std::string& prefix) {
+void take_sampler(const SlicedState& from, training::DistributedSampler& sampler, const std::string& prefix) {
   torch::serialize::OutputArchive archive;
   for (auto found = from.tensors.lower_bound(prefix);
        found != from.tensors.end() && found->first.starts_with(prefix); ++found)

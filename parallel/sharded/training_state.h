@@ -25,9 +25,9 @@
 #pragma once
 
 #include <weft/dist_optim/local/shadow_leaves.h>
-#include <weft/parallel/training/distributed_sampler.h>
 #include <weft/parallel/sharded/checkpoint/sliced_state.h>
 #include <weft/parallel/tensor_parallel/split.h>
+#include <weft/parallel/training/distributed_sampler.h>
 
 #include <torch/nn/module.h>
 #include <torch/ordered_dict.h>

@@ -1,8 +1,8 @@
 #include <weft/parallel/tensor_parallel/gradients.h>
 
+#include <weft/parallel/tensor_parallel/internal/agreement.h>
 #include <weft/parallel/training/clip_gradients.h>
 #include <weft/parallel/training/unscale.h>
-#include <weft/parallel/tensor_parallel/internal/agreement.h>
 
 #include <ATen/Functions.h>
 

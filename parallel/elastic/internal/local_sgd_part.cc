@@ -2,9 +2,9 @@
 // ranks. The parameters themselves, which each rank moves in its inner steps, are not synchronized: a rank
 // that has taken part in the last round keeps its inner steps, and another one begins with the outer
 // parameters.
-#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/elastic/internal/tensor_memory.h>
 #include <weft/parallel/elastic/state.h>
+#include <weft/parallel/training/broadcast_state.h>
 #include <weft/rpc/codec/struct_codec.h>
 
 #include <random>

@@ -3,11 +3,11 @@
 // The fields of the states of LibTorch's optimizers are known. These states are copied into memory that is
 // used again, and broadcast as tensors. A program's own optimizer is saved and loaded by its archive, which
 // allocates memory.
-#include <weft/parallel/training/broadcast_state.h>
-#include <weft/parallel/training/internal/optimizer_archive.h>
 #include <weft/parallel/elastic/internal/tensor_memory.h>
 #include <weft/parallel/elastic/internal/tensor_transfer.h>
 #include <weft/parallel/elastic/state.h>
+#include <weft/parallel/training/broadcast_state.h>
+#include <weft/parallel/training/internal/optimizer_archive.h>
 #include <weft/rpc/codec/struct_codec.h>
 
 #include <ATen/Functions.h>

@@ -1,8 +1,8 @@
 // The parts of a State, except optimizers.
-#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/elastic/internal/tensor_memory.h>
 #include <weft/parallel/elastic/internal/tensor_transfer.h>
 #include <weft/parallel/elastic/state.h>
+#include <weft/parallel/training/broadcast_state.h>
 #include <weft/rpc/codec/struct_codec.h>
 
 #include <mutex>

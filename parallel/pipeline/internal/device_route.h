@@ -9,9 +9,9 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
-#include <weft/parallel/training/communication_stream.h>
 #include <weft/parallel/pipeline/internal/sent_values.h>
 #include <weft/parallel/pipeline/stage_graph.h>
+#include <weft/parallel/training/communication_stream.h>
 
 #include <compare>
 #include <map>

@@ -1,7 +1,6 @@
 // Data parallel training on a GPU, over NCCL: one rank, and two processes that share one GPU. Skipped where
 // LibTorch's CUDA libraries, NCCL or a GPU are missing.
 #include <weft/dist_autograd/pass.h>
-#include <weft/parallel/training/autocast.h>
 #include <weft/parallel/data_parallel/hooks/adasum_hook.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/parallel/data_parallel/hooks/power_sgd_hook.h>
@@ -9,6 +8,7 @@
 #include <weft/parallel/data_parallel/hooks/top_k_hook.h>
 #include <weft/parallel/data_parallel/optimizer_in_backward.h>
 #include <weft/parallel/data_parallel/sync_batch_norm.h>
+#include <weft/parallel/training/autocast.h>
 #include <weft/parallel/training/unscale.h>
 
 #include <map>

@@ -1,10 +1,10 @@
 #include <weft/parallel/data_parallel/join.h>
 
 #include <weft/dist_autograd/autograd_layer.h>
-#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/data_parallel/hooks/adasum_hook.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/parallel/data_parallel/hooks/post_local_sgd_hook.h>
+#include <weft/parallel/training/broadcast_state.h>
 
 #include <numeric>
 

@@ -1,4 +1,3 @@
-#include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/pipeline/group_pipeline.h>
 #include <weft/parallel/pipeline/layer_graph.h>
 #include <weft/parallel/schedule/generators.h>
@@ -7,6 +6,7 @@
 #include <weft/parallel/sharded/fully_sharded_optimizer.h>
 #include <weft/parallel/tensor_parallel/dropout.h>
 #include <weft/parallel/tensor_parallel/linear.h>
+#include <weft/parallel/training/broadcast_state.h>
 
 #include <latch>
 #include <sstream>

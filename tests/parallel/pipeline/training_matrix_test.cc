@@ -1,10 +1,10 @@
 // A GroupPipeline x what programs do with a module. Each cell trains a model on two ranks and in one process,
 // with the same program, and compares the parameters at the end.
-#include <weft/parallel/training/unscale.h>
 #include <weft/parallel/pipeline/group_pipeline.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/tensor_parallel/dropout.h>
+#include <weft/parallel/training/unscale.h>
 
 #include <atomic>
 #include <limits>

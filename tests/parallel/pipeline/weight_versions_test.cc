@@ -1,10 +1,10 @@
 // Stages that step their parameters: at the end of a step, and with several versions of weights.
-#include <weft/parallel/training/autocast.h>
 #include <weft/parallel/pipeline/group_pipeline.h>
 #include <weft/parallel/pipeline/local_pipeline.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/text.h>
+#include <weft/parallel/training/autocast.h>
 
 #include <atomic>
 

@@ -1,7 +1,7 @@
 // FullyShardedDataParallel in types narrower than the parameters, against the same arithmetic in one process.
-#include <weft/parallel/training/unscale.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 #include <weft/parallel/sharded/fully_sharded_optimizer.h>
+#include <weft/parallel/training/unscale.h>
 
 #include <weft/dist_optim/grad_scaler.h>
 

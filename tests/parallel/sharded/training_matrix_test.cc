@@ -1,13 +1,13 @@
 // Every way to train on several ranks x what programs do with a module. Each cell trains a model on two ranks
 // and in one process, with the same program, and compares the parameters at the end.
 #include <weft/dist_autograd/activation_checkpoint.h>
-#include <weft/parallel/training/unscale.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 #include <weft/parallel/sharded/fully_sharded_optimizer.h>
 #include <weft/parallel/sharded/sharded_optimizer.h>
 #include <weft/parallel/tensor_parallel/dropout.h>
 #include <weft/parallel/tensor_parallel/gradients.h>
 #include <weft/parallel/tensor_parallel/linear.h>
+#include <weft/parallel/training/unscale.h>
 
 #include <limits>
 #include <map>

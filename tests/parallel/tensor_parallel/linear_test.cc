@@ -2,10 +2,10 @@
 #include <weft/parallel/tensor_parallel/linear.h>
 
 #include <weft/dist_autograd/activation_checkpoint.h>
-#include <weft/parallel/training/autocast.h>
 #include <weft/parallel/tensor_parallel/conjugates.h>
 #include <weft/parallel/tensor_parallel/mixture_of_experts.h>
 #include <weft/parallel/tensor_parallel/vocabulary_embedding.h>
+#include <weft/parallel/training/autocast.h>
 
 #include "tests/parallel/tensor_parallel/ranks.h"
 
