@@ -21,7 +21,8 @@ class MovingJobs final {
  public:
   explicit MovingJobs(std::shared_ptr<Loop> loop) : loop_(std::move(loop)), home_(loop_.get()) {}
 
-  const std::shared_ptr<Loop>& loop() const { return loop_; }  // on the loop
+  // loop(): on the loop. is_at(): any thread.
+  const std::shared_ptr<Loop>& loop() const { return loop_; }
   bool is_at(const Loop& loop) const { return home_.load() == &loop; }
   // Whether the calling thread is in a turn of the loop, and no earlier job is left. A job may then be run
   // without push().
@@ -31,6 +32,7 @@ class MovingJobs final {
            !is_working_.load(std::memory_order_acquire);
   }
 
+  // Adds a job behind all others.
   void push(const std::shared_ptr<Owner>& owner, Job job) {
     std::shared_ptr<Loop> loop;
     {

@@ -11,13 +11,21 @@
 
 #include <chrono>
 #include <cstdint>
+#include <utility>
 
 namespace weft::rpc {
 
 class Unacknowledged final {
  public:
-  enum class Due : std::uint8_t { later, now, this_turn, after_delay };
+  // When accept() wants an acknowledgement.
+  enum class Due : std::uint8_t {
+    later,        // with a later frame
+    now,          // at once
+    this_turn,    // at the end of the loop's turn
+    after_delay,  // after `delay`, if is_large() still holds
+  };
 
+  // Frames of this many bytes are acknowledged at once.
   static constexpr std::uint64_t many_bytes = 4 << 20;
   static constexpr auto delay = std::chrono::milliseconds{20};
   // If the attachments of a notification have at most this size, its sender copies them, and the notification
@@ -37,6 +45,8 @@ class Unacknowledged final {
   void turn_ended() { is_posted_ = false; }
   void clear() { frames_ = bytes_ = 0; }  // all of them are acknowledged
 
+  // Of the frames that are not acknowledged: whether there are none; whether they are worth a frame of their
+  // own after a delay; and whether the next frame that is sent should acknowledge them.
   bool is_empty() const { return frames_ == 0; }
   bool is_large() const { return bytes_ >= large_bytes; }
   bool is_due_with_next_frame() const { return frames_ >= few_frames || bytes_ >= few_bytes; }

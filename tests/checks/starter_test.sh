@@ -14,7 +14,7 @@ unset WEFT_LIBTORCH
 components=(rpc rref testing)
 case $kind in
   no_torch) ;;
-  torch) components+=(job flight tensor dist_autograd collectives data_parallel) ;;
+  torch) components+=(job flight tensor dist_autograd collectives training data_parallel) ;;
   shared|deb)
     # Kept between runs: only changed files are compiled again. This test does not measure speed.
     cmake -S "$source" -B "$build/starter_shared" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DBUILD_SHARED_LIBS=ON \
