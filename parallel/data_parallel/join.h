@@ -10,10 +10,9 @@
 // the rank.
 #pragma once
 
+#include <weft/parallel/training/observed_range.h>
 #include <weft/rpc/core/export.h>
 
-#include <iterator>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -56,51 +55,24 @@ class WEFT_EXPORT Joining {
 
 // The elements of a range, such as a data loader of LibTorch, within a join. An input range, for one loop.
 template <class Range>
-class JoinedRange {
+class JoinedRange : public training::ObservedRange<Range> {
  public:
-  // The iterators of the range itself.
-  using Iterator = decltype(std::declval<Range&>().begin());
-  using End = decltype(std::declval<Range&>().end());
-
   // Both arguments must outlive this object.
-  JoinedRange(Joining& joining, Range& range) : joining_(&joining), range_(&range) {}
+  JoinedRange(Joining& joining, Range& range)
+      : training::ObservedRange<Range>(range,
+                                       [&joining](bool has_element) {
+                                         if (!has_element) joining.drain_join();
+                                       }),
+        joining_(&joining) {}
   JoinedRange(JoinedRange&& other) noexcept
-      : joining_(std::exchange(other.joining_, nullptr)), range_(other.range_) {}
+      : training::ObservedRange<Range>(std::move(other)), joining_(std::exchange(other.joining_, nullptr)) {}
   JoinedRange& operator=(JoinedRange&&) = delete;
   ~JoinedRange() {
     if (joining_ != nullptr) joining_->leave_join();
   }
 
-  // The end of the range, and its iterator.
-  struct Sentinel {};
-  class Cursor {
-   public:
-    Cursor(Joining& joining, Iterator next, End end)
-        : joining_(&joining), next_(std::move(next)), end_(std::move(end)) {
-      drain_at_the_end();
-    }
-    decltype(auto) operator*() { return *next_; }
-    Cursor& operator++() {
-      ++next_;
-      drain_at_the_end();
-      return *this;
-    }
-    bool operator!=(Sentinel) const { return next_ != end_; }
-
-   private:
-    void drain_at_the_end() {
-      if (!(next_ != end_)) joining_->drain_join();
-    }
-    Joining* joining_;
-    Iterator next_;
-    End end_;
-  };
-  Cursor begin() { return Cursor(*joining_, range_->begin(), range_->end()); }
-  Sentinel end() { return {}; }
-
  private:
   Joining* joining_;
-  Range* range_;
 };
 
 }  // namespace weft::data_parallel

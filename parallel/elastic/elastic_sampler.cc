@@ -1,27 +1,16 @@
 #include <weft/parallel/elastic/elastic_sampler.h>
 
+#include <weft/parallel/training/internal/sampler_archive.h>
 #include <weft/rpc/core/mutex.h>
 
-#include <ATen/Functions.h>
-#include <torch/serialize/archive.h>
-#include <torch/types.h>
-
 #include <deque>
+#include <utility>
 
 namespace weft::elastic {
-namespace {
 
-void write_number(torch::serialize::OutputArchive& archive, const char* key, std::uint64_t value) {
-  archive.write(key, at::full({}, static_cast<std::int64_t>(value), at::kLong));
-}
-
-std::uint64_t read_number(torch::serialize::InputArchive& archive, const char* key) {
-  at::Tensor value;
-  archive.read(key, value);
-  return static_cast<std::uint64_t>(value.item<std::int64_t>());
-}
-
-}  // namespace
+using training::expect_number;
+using training::read_number;
+using training::write_number;
 
 struct ElasticSampler::State {
   const SamplerOptions options;
@@ -140,16 +129,9 @@ void ElasticSampler::save(torch::serialize::OutputArchive& archive) const {
 
 void ElasticSampler::load(torch::serialize::InputArchive& archive) {
   const rpc::MutexLock lock(state_->mutex);
-  const auto expect = [&](const char* key, std::uint64_t own) {
-    if (const std::uint64_t saved = read_number(archive, key); saved != own)
-      throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       std::string("ElasticSampler: the saved state has ") + key + " " +
-                           std::to_string(saved) + ", expected " + std::to_string(own) +
-                           ": the orders differ");
-  };
-  expect("seed", state_->options.seed);
-  expect("size", state_->plan.size());
-  expect("shuffle", state_->options.shuffle ? 1 : 0);
+  expect_number(archive, "ElasticSampler", "seed", state_->options.seed);
+  expect_number(archive, "ElasticSampler", "size", state_->plan.size());
+  expect_number(archive, "ElasticSampler", "shuffle", state_->options.shuffle ? 1 : 0);
   state_->plan.set_progress(
       {.epoch = read_number(archive, "epoch"), .processed = read_number(archive, "processed")});
   state_->forget_fetched();

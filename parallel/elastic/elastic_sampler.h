@@ -22,6 +22,7 @@
 
 #include <weft/parallel/collectives/group.h>
 #include <weft/parallel/elastic/plan/epoch_plan.h>
+#include <weft/parallel/training/observed_range.h>
 
 #include <torch/data/samplers/base.h>
 
@@ -30,7 +31,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace weft::elastic {
@@ -63,12 +63,15 @@ class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<>
   std::vector<std::size_t> processed() const;  // indices, in the order of the epoch
 
   // The batches of a loader with this sampler. In the loop, round() describes the present batch. If record()
-  // was not called for a batch, the next iteration throws failed_precondition.
+  // was not called for a batch, the next iteration throws failed_precondition. The sampler and the loader
+  // must outlive the range. Iterate over it once, on one thread: begin() starts the loader's next epoch.
   template <class Loader>
-  class Batches;
+  using Batches = training::ObservedRange<Loader>;
   template <class Loader>
   Batches<Loader> batches(Loader& loader) {
-    return {*this, loader};
+    return {loader, [this](bool has_batch) {
+              if (has_batch) deliver();
+            }};
   }
   // For programs that do not use batches(): delivers the oldest batch that next() has returned. Throws
   // failed_precondition if there is no such batch, or if the previous batch was not recorded.
@@ -92,49 +95,6 @@ class WEFT_EXPORT ElasticSampler final : public torch::data::samplers::Sampler<>
  private:
   struct State;
   std::shared_ptr<State> state_;
-};
-
-// The range that ElasticSampler::batches() returns. The sampler and the loader must outlive it. Iterate over
-// it once, on one thread: begin() starts the loader's next epoch.
-template <class Loader>
-class ElasticSampler::Batches {
- public:
-  using Iterator = decltype(std::declval<Loader&>().begin());  // of the loader
-
-  // For batches().
-  Batches(ElasticSampler& sampler, Loader& loader) : sampler_(&sampler), loader_(&loader) {}
-
-  // An input iterator over the loader's batches, and its end. The constructor and ++ deliver the batch that
-  // they reach: they throw failed_precondition if the previous batch was not recorded.
-  struct Sentinel {};
-  class Cursor {
-   public:
-    // From `next` on.
-    Cursor(ElasticSampler& sampler, Iterator next, Iterator end)
-        : sampler_(&sampler), next_(std::move(next)), end_(std::move(end)) {
-      deliver();
-    }
-    decltype(auto) operator*() { return *next_; }
-    Cursor& operator++() {
-      ++next_;
-      deliver();
-      return *this;
-    }
-    bool operator!=(Sentinel) const { return next_ != end_; }
-
-   private:
-    void deliver() {
-      if (next_ != end_) sampler_->deliver();
-    }
-    ElasticSampler* sampler_;
-    Iterator next_, end_;
-  };
-  Cursor begin() { return {*sampler_, loader_->begin(), loader_->end()}; }
-  Sentinel end() { return {}; }
-
- private:
-  ElasticSampler* sampler_;
-  Loader* loader_;
 };
 
 }  // namespace weft::elastic

@@ -1,15 +1,15 @@
 #include <weft/parallel/training/distributed_sampler.h>
 
+#include <weft/parallel/training/internal/sampler_archive.h>
 #include <weft/rpc/core/mutex.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
-#include <torch/serialize/archive.h>
-#include <torch/types.h>
 
 #include <algorithm>
 #include <deque>
 #include <numeric>
+#include <utility>
 
 namespace weft::training {
 namespace {
@@ -24,16 +24,6 @@ std::vector<std::size_t> order_of(std::size_t size, const SamplerOptions& option
                                            at::detail::createCPUGenerator(options.seed + epoch), at::kLong);
   std::copy_n(permuted.const_data_ptr<std::int64_t>(), size, order.begin());
   return order;
-}
-
-void put(torch::serialize::OutputArchive& archive, const char* key, std::uint64_t value) {
-  archive.write(key, at::full({}, static_cast<std::int64_t>(value), at::kLong));
-}
-
-std::uint64_t take(torch::serialize::InputArchive& archive, const char* key) {
-  at::Tensor value;
-  archive.read(key, value);
-  return static_cast<std::uint64_t>(value.item<std::int64_t>());
 }
 
 }  // namespace
@@ -133,27 +123,21 @@ std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t bat
 
 void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
   rpc::MutexLock lock(state_->mutex);
-  put(archive, "epoch", state_->epoch);
-  put(archive, "seed", state_->options.seed);
-  put(archive, "size", state_->size);
-  put(archive, "shuffle", state_->options.shuffle);
-  put(archive, "consumed", state_->consumed + state_->done * static_cast<std::size_t>(state_->ranks));
+  write_number(archive, "epoch", state_->epoch);
+  write_number(archive, "seed", state_->options.seed);
+  write_number(archive, "size", state_->size);
+  write_number(archive, "shuffle", state_->options.shuffle);
+  write_number(archive, "consumed",
+               state_->consumed + state_->done * static_cast<std::size_t>(state_->ranks));
 }
 
 void DistributedSampler::load(torch::serialize::InputArchive& archive) {
   rpc::MutexLock lock(state_->mutex);
-  const auto expect = [&](const char* key, std::uint64_t own) {
-    if (const std::uint64_t saved = take(archive, key); saved != own)
-      throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       std::string("DistributedSampler: the saved state has ") + key + " " +
-                           std::to_string(saved) + ", expected " + std::to_string(own) +
-                           ": the orders differ");
-  };
-  expect("seed", state_->options.seed);
-  expect("size", state_->size);
-  expect("shuffle", state_->options.shuffle);
-  state_->epoch = take(archive, "epoch");
-  state_->begin(std::min<std::size_t>(take(archive, "consumed"), state_->size));
+  expect_number(archive, "DistributedSampler", "seed", state_->options.seed);
+  expect_number(archive, "DistributedSampler", "size", state_->size);
+  expect_number(archive, "DistributedSampler", "shuffle", state_->options.shuffle);
+  state_->epoch = read_number(archive, "epoch");
+  state_->begin(std::min<std::size_t>(read_number(archive, "consumed"), state_->size));
   state_->resumes = true;
 }
 

@@ -15,15 +15,14 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
+#include <weft/parallel/training/observed_range.h>
 
 #include <torch/data/samplers/base.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace weft::training {
@@ -54,12 +53,15 @@ class WEFT_EXPORT DistributedSampler final : public torch::data::samplers::Sampl
   std::size_t epoch() const;
   std::size_t samples() const;  // of this rank in an epoch
 
-  // The batches of a loader with this sampler. A batch counts as delivered when the loop receives it.
+  // The batches of a loader with this sampler. A batch counts as delivered when the loop receives it. The
+  // sampler and the loader must outlive the range.
   template <class Loader>
-  class Batches;
+  using Batches = ObservedRange<Loader>;
   template <class Loader>
   Batches<Loader> batches(Loader& loader) {
-    return {*this, loader};
+    return {loader, [this](bool has_batch) {
+              if (has_batch) delivered();
+            }};
   }
   void delivered();  // counts one more batch, for programs that do not use batches()
 
@@ -75,47 +77,6 @@ class WEFT_EXPORT DistributedSampler final : public torch::data::samplers::Sampl
  private:
   struct State;
   std::shared_ptr<State> state_;
-};
-
-// The batches of a loader in one epoch: an input range.
-template <class Loader>
-class DistributedSampler::Batches {
- public:
-  // The loader's iterator.
-  using Iterator = decltype(std::declval<Loader&>().begin());
-
-  // The sampler and the loader must outlive the range.
-  Batches(DistributedSampler& sampler, Loader& loader) : sampler_(&sampler), loader_(&loader) {}
-
-  // The end of the range, and its iterator.
-  struct Sentinel {};
-  class Cursor {
-   public:
-    Cursor(DistributedSampler& sampler, Iterator next, Iterator end)
-        : sampler_(&sampler), next_(std::move(next)), end_(std::move(end)) {
-      deliver();
-    }
-    decltype(auto) operator*() { return *next_; }
-    Cursor& operator++() {
-      ++next_;
-      deliver();
-      return *this;
-    }
-    bool operator!=(Sentinel) const { return next_ != end_; }
-
-   private:
-    void deliver() {
-      if (next_ != end_) sampler_->delivered();
-    }
-    DistributedSampler* sampler_;
-    Iterator next_, end_;
-  };
-  Cursor begin() { return {*sampler_, loader_->begin(), loader_->end()}; }
-  Sentinel end() { return {}; }
-
- private:
-  DistributedSampler* sampler_;
-  Loader* loader_;
 };
 
 }  // namespace weft::training
