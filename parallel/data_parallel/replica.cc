@@ -4,6 +4,7 @@
 #include <weft/parallel/data_parallel/internal/reducer.h>
 #include <weft/parallel/data_parallel/internal/sparse_gradients.h>
 #include <weft/parallel/training/broadcast_state.h>
+#include <weft/parallel/training/internal/agreement.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <c10/core/GradMode.h>
@@ -218,18 +219,9 @@ bool Replica::compare(bool has_new_group) const {
     for (std::string& text : rank)
       if (follows && text.ends_with(requires_grad_text)) text.resize(text.size() - requires_grad_text.size());
   }
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    const auto [first, other] =
-        std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
-    const auto has = [](const std::string& member, auto entry, auto end) {
-      return member + " has " + (entry == end ? "no further one" : *entry);
-    };
-    throw rpc::Error(
-        rpc::ErrorKind::failed_precondition,
-        "DistributedDataParallel: the ranks have different modules: " + has("rank 0", first, all[0].end()) +
-            ", " + has("rank " + std::to_string(rank), other, all[rank].end()));
-  }
+  if (const auto difference = training::difference_of(all, "no further one"))
+    throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                     "DistributedDataParallel: the ranks have different modules: " + *difference);
   return follows;
 }
 

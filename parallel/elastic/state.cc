@@ -1,6 +1,6 @@
 #include <weft/parallel/elastic/state.h>
 
-#include <weft/parallel/elastic/internal/throw_on_all_ranks.h>
+#include <weft/parallel/training/internal/agreement.h>
 #include <weft/rpc/codec/struct_codec.h>
 
 #include <algorithm>
@@ -18,17 +18,6 @@ struct StandingMessage {
   std::vector<std::string> parts = {};  // names and kinds
 };
 WEFT_CODEC(StandingMessage, synced, commits, sends_later, began, committed, entered, parts)
-
-std::optional<std::string> difference_of(const std::vector<StandingMessage>& ranks) {
-  for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
-    const auto &first = ranks[0].parts, &other = ranks[rank].parts;
-    if (first == other) continue;
-    const auto [a, b] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
-    return "rank 0 has " + (a == first.end() ? "no further part" : *a) + ", rank " + std::to_string(rank) +
-           " has " + (b == other.end() ? "no further part" : *b);
-  }
-  return std::nullopt;
-}
 
 }  // namespace
 
@@ -197,8 +186,10 @@ std::optional<int> State::sync(const collectives::Group& group) {
     own.parts.push_back(part.name + " (" + part.part->kind() +
                         (part.scope == Scope::rank ? ", of a rank)" : ")"));
   const auto all = group.all_gather_object(own).get();
-  if (const auto difference = difference_of(all))
-    detail::throw_on_all_ranks(
+  std::vector<std::vector<std::string>> parts;
+  for (const StandingMessage& rank : all) parts.push_back(rank.parts);
+  if (const auto difference = training::difference_of(parts, "no further part"))
+    training::throw_on_all_ranks(
         group, {rpc::ErrorKind::failed_precondition,
                 "elastic::State: " + *difference + ": all workers add the same parts in the same order"});
   std::vector<Standing> standings;

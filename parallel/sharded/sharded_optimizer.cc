@@ -5,6 +5,7 @@
 #include <weft/dist_optim/local/slices.h>
 #include <weft/parallel/sharded/internal/flat_parameters.h>
 #include <weft/parallel/sharded/internal/gather_state.h>
+#include <weft/parallel/training/internal/agreement.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <ATen/Functions.h>
@@ -13,7 +14,6 @@
 
 #include <algorithm>
 #include <set>
-#include <sstream>
 #include <unordered_map>
 #include <utility>
 
@@ -32,28 +32,14 @@ std::string owner_of(const std::string& key, const std::set<std::string>& parame
   return name;
 }
 
-std::string text_of(const dist_optim::Parameter& parameter) {
-  std::ostringstream text;
-  text << "parameter " << parameter.name << ' ' << parameter.tensor.scalar_type() << parameter.tensor.sizes()
-       << " on " << parameter.tensor.device().type();
-  return text.str();
-}
-
-// Returns why the ranks with these descriptions (describe()) cannot step together; empty: they can.
-std::string difference_of(const std::vector<std::vector<std::string>>& descriptions) {
+// Returns why the ranks with these descriptions (describe()) cannot step together; nullopt: they can.
+std::optional<std::string> difference_of(const std::vector<std::vector<std::string>>& descriptions) {
   for (std::size_t rank = 0; rank < descriptions.size(); ++rank)
     if (const std::string& refusal = descriptions[rank].front(); !refusal.empty())
       return "rank " + std::to_string(rank) + ": " + refusal;
-  const auto& first = descriptions.front();
-  for (std::size_t rank = 1; rank < descriptions.size(); ++rank) {
-    const auto& other = descriptions[rank];
-    const auto [expected, actual] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
-    if (expected == first.end() && actual == other.end()) continue;
-    return "rank 0 has " + (expected == first.end() ? "no further parameter" : *expected) + ", rank " +
-           std::to_string(rank) + " has " + (actual == other.end() ? "no further parameter" : *actual) +
-           ", expected the same on all ranks";
-  }
-  return {};
+  auto difference = training::difference_of(descriptions, "no further parameter");
+  if (difference) *difference += ", expected the same on all ranks";
+  return difference;
 }
 
 }  // namespace
@@ -186,7 +172,7 @@ std::vector<std::string> ShardedOptimizer::describe() const {
                                  std::string("overlap ") + (options_.overlap ? "on" : "off")};
   std::vector<std::string> names;
   for (const auto& parameter : parameters_) {
-    texts.push_back(text_of(parameter));
+    texts.push_back(training::described("parameter " + parameter.name, parameter.tensor));
     names.push_back(parameter.name);
   }
   try {
@@ -204,12 +190,9 @@ std::vector<std::string> ShardedOptimizer::describe() const {
 }
 
 void ShardedOptimizer::compare() const {
-  const std::string difference = difference_of(group_->all_gather_object(describe()).get());
-  if (difference.empty()) return;
-  // The exception may destroy the replica, which then aborts its groups. The barrier delays this until all
-  // ranks have the descriptions, so that each of them throws this error and not that of the abort.
-  (void)rpc::capture([&] { group_->barrier().get(); });
-  refuse(difference);
+  if (const auto difference = difference_of(group_->all_gather_object(describe()).get()))
+    training::throw_on_all_ranks(*group_,
+                                 {rpc::ErrorKind::invalid_argument, "ShardedOptimizer: " + *difference});
 }
 
 void ShardedOptimizer::set_group(const std::vector<dist_optim::OptimizerState>& states) {

@@ -4,6 +4,7 @@
 #include <weft/parallel/sharded/internal/flat_shard.h>
 #include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/training/communication_stream.h>
+#include <weft/parallel/training/internal/agreement.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/ops/full.h>
@@ -161,13 +162,12 @@ std::vector<bool> ShardedUnits::share_trained() const {
   const auto share = [&](const collectives::Group& group) {
     const auto all = group.all_gather_object(names).get();
     for (std::size_t rank = 1; rank < all.size(); ++rank)
-      if (all[rank] != all[0]) {
-        (void)rpc::capture([&] { group.barrier().get(); });  // as in train_thawed()
-        throw Error(ErrorKind::failed_precondition,
+      if (all[rank] != all[0])
+        training::throw_on_all_ranks(
+            group, {ErrorKind::failed_precondition,
                     setup_.owner + ": rank " + std::to_string(rank) +
                         " has its parameters in other shards than rank 0, expected modules of which the same "
-                        "parameters require grad when they are wrapped");
-      }
+                        "parameters require grad when they are wrapped"});
     training::share_requires_grad(group, parameters, 0);
     trains = group.broadcast_object(trains, 0).get();
   };
@@ -205,16 +205,15 @@ void ShardedUnits::train_thawed() {
     const auto all = group.all_gather_object(own).get();
     for (std::size_t rank = 0; rank < all.size(); ++rank)
       if (all[rank] != all[0]) {
-        // The exception ends the forward, which aborts the groups: first all ranks get what this one has got.
-        (void)rpc::capture([&] { group.barrier().get(); });
         const auto [first, other] =
             std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
-        throw Error(ErrorKind::failed_precondition,
+        training::throw_on_all_ranks(
+            group, {ErrorKind::failed_precondition,
                     setup_.owner + ": the parameter " + (first == all[0].end() ? *other : *first) +
                         " requires grad now on rank " +
                         std::to_string(first == all[0].end() ? rank : std::size_t{0}) + " and not on rank " +
                         std::to_string(first == all[0].end() ? std::size_t{0} : rank) +
-                        ", expected the same on all ranks");
+                        ", expected the same on all ranks"});
       }
   };
   compare(setup_.groups.gathers);

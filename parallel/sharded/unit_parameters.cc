@@ -1,12 +1,12 @@
 #include <weft/parallel/sharded/unit_parameters.h>
 
 #include <weft/parallel/sharded/internal/parameter_memory.h>
+#include <weft/parallel/training/internal/agreement.h>
 #include <weft/rpc/core/error.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
-#include <sstream>
 #include <utility>
 
 namespace weft::sharded {
@@ -21,10 +21,8 @@ std::vector<std::string> descriptions_of(const std::vector<UnitParameters>& unit
   for (const UnitParameters& unit : units) {
     if (!unit.name.empty()) descriptions.push_back("the " + unit.name);
     for (const auto& [name, tensor, sparse] : unit.parameters) {
-      std::ostringstream text;
-      text << "the parameter " << name << ' ' << tensor.scalar_type() << tensor.sizes() << " on "
-           << tensor.device().type() << (tensor.requires_grad() ? ", which requires grad" : "");
-      descriptions.push_back(text.str());
+      descriptions.push_back(training::described("the parameter " + name, tensor));
+      if (tensor.requires_grad()) descriptions.back() += ", which requires grad";
     }
   }
   return descriptions;

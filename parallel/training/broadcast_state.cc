@@ -1,26 +1,15 @@
 #include <weft/parallel/training/broadcast_state.h>
 
+#include <weft/parallel/training/internal/agreement.h>
 #include <weft/parallel/training/internal/optimizer_archive.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <c10/core/GradMode.h>
 
-#include <algorithm>
 #include <map>
-#include <sstream>
 #include <string>
 
 namespace weft::training {
-namespace {
-
-// "weight Float[3, 2] on cpu". The ranks' devices may have different numbers.
-std::string described(const std::string& name, const at::Tensor& tensor) {
-  std::ostringstream text;
-  text << name << ' ' << tensor.scalar_type() << tensor.sizes() << " on " << tensor.device().type();
-  return text.str();
-}
-
-}  // namespace
 
 rpc::Future<void> broadcast_tensors(const collectives::Group& group, const std::vector<at::Tensor>& tensors,
                                     int source) {
@@ -62,18 +51,10 @@ void broadcast_parameters(const collectives::Group& group,
                           const torch::OrderedDict<std::string, at::Tensor>& tensors, int source) {
   std::vector<std::string> own;
   for (const auto& tensor : tensors) own.push_back(described(tensor.key(), tensor.value()));
-  const auto all = group.all_gather_object(own).get();
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    const auto [first, other] =
-        std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
-    throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "broadcast_parameters: rank 0 has " +
-                         (first == all[0].end() ? "no further one" : *first) + ", rank " +
-                         std::to_string(rank) + " has " +
-                         (other == all[rank].end() ? "no further one" : *other) +
-                         ", expected the same names, dtypes and shapes on all ranks");
-  }
+  if (const auto difference = difference_of(group.all_gather_object(own).get(), "no further one"))
+    throw rpc::Error(
+        rpc::ErrorKind::failed_precondition,
+        "broadcast_parameters: " + *difference + ", expected the same names, dtypes and shapes on all ranks");
   broadcast_tensors(group, tensors.values(), source).get();
 }
 

@@ -1,7 +1,7 @@
 #include <weft/parallel/elastic/pipeline/elastic_pipeline.h>
 
-#include <weft/parallel/elastic/internal/throw_on_all_ranks.h>
 #include <weft/parallel/sharded/training_state.h>
+#include <weft/parallel/training/internal/agreement.h>
 
 #include <string>
 #include <utility>
@@ -65,10 +65,10 @@ void ElasticPipeline::Impl::set_group(const Group& group) {
   const auto places = place_in_pipelines(gather_places(group, place), ranks);
   pipelines = group.size() / ranks;
   if (pipelines == 0)
-    detail::throw_on_all_ranks(group, {ErrorKind::failed_precondition,
-                                       "elastic::ElasticPipeline: " + std::to_string(group.size()) +
-                                           " workers, expected at least the " + std::to_string(ranks) +
-                                           " of the schedule: set WorkerLimits::min"});
+    training::throw_on_all_ranks(group, {ErrorKind::failed_precondition,
+                                         "elastic::ElasticPipeline: " + std::to_string(group.size()) +
+                                             " workers, expected at least the " + std::to_string(ranks) +
+                                             " of the schedule: set WorkerLimits::min"});
   const auto next = places[static_cast<std::size_t>(group.rank())];
   const auto color = [&](int PipelinePlace::* of) {
     return next ? std::optional((*next).*of) : std::nullopt;

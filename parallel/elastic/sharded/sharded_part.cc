@@ -4,9 +4,9 @@
 // staged, and confirmed once all ranks have it.
 #include <weft/parallel/elastic/sharded/sharded_part.h>
 
-#include <weft/parallel/elastic/internal/throw_on_all_ranks.h>
 #include <weft/parallel/elastic/sharded/exchange_plan.h>
 #include <weft/parallel/sharded/checkpoint/cpu_copy.h>
+#include <weft/parallel/training/internal/agreement.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <ATen/Functions.h>
@@ -223,7 +223,7 @@ void ShardedObjectsPart::reshard(const Group& group, std::uint64_t number) {
   try {
     pieces = plan_exchange(ranks, all_wanted);
   } catch (const rpc::Error& error) {
-    detail::throw_on_all_ranks(group, error);
+    training::throw_on_all_ranks(group, error);
   }
 
   std::vector<PointToPoint> messages;
