@@ -41,7 +41,7 @@ void BucketReductions::take(std::size_t bucket) {
   try {
     std::exchange(states_[bucket].in_flight, std::nullopt)->get();
   } catch (...) {
-    fail(bucket, std::current_exception());
+    std::rethrow_exception(buckets_->failure(bucket, std::current_exception()));
   }
 }
 
@@ -62,16 +62,7 @@ void BucketReductions::wait(const std::function<void(std::size_t)>& reduced) {
       more |= states_[i].in_flight.has_value();
     }
   }
-  if (error != nullptr) fail(failed, error);
-}
-
-void BucketReductions::fail(std::size_t bucket, const std::exception_ptr& error) const {
-  try {
-    std::rethrow_exception(error);
-  } catch (const rpc::Error& known) {
-    throw rpc::Error(known.kind(), "DistributedDataParallel: bucket " + std::to_string(bucket) + " (" +
-                                       buckets_->names(bucket) + ") was not reduced: " + known.what());
-  }
+  if (error != nullptr) std::rethrow_exception(buckets_->failure(failed, error));
 }
 
 void BucketReductions::note(Time began_at, IterationStats& stats) const {

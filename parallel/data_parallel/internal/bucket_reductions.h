@@ -67,7 +67,6 @@ class BucketReductions {
     std::optional<rpc::Future<void>> in_flight = {};
   };
   void run_step(std::size_t bucket, const at::Tensor& sparse = {});
-  [[noreturn]] void fail(std::size_t bucket, const std::exception_ptr& error) const;
 
   GradientBuckets* const buckets_;
   const collectives::Group group_;

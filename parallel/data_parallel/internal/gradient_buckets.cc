@@ -53,7 +53,8 @@ GradientBuckets::GradientBuckets(const collectives::Group& group,
       bucket_of_(parameters.size(), none),
       views_(parameters.size()),
       buckets_(plan_.size()),
-      gathers_(plan_.size()) {
+      gathers_(plan_.size()),
+      ranks_(group.size()) {
   const at::NoGradGuard no_grad;
   for (const NamedParameter& parameter : parameters_)
     options_.push_back(parameter.tensor.options().requires_grad(false));
@@ -127,11 +128,19 @@ void GradientBuckets::begin(const std::vector<int>& excluded) {
   for (GradientBucket& bucket : buckets_) bucket.excluded = excluded;
 }
 
-std::string GradientBuckets::names(std::size_t bucket) const {
-  std::string names;
-  for (const std::size_t index : plan_[bucket])
-    names += (names.empty() ? "" : ", ") + parameters_[index].name;
-  return names;
+std::exception_ptr GradientBuckets::failure(std::size_t bucket, const std::exception_ptr& error) const {
+  try {
+    std::rethrow_exception(error);
+  } catch (const rpc::Error& known) {
+    std::string names;
+    for (const std::size_t index : plan_[bucket])
+      names += (names.empty() ? "" : ", ") + parameters_[index].name;
+    return std::make_exception_ptr(rpc::Error(known.kind(), "DistributedDataParallel: bucket " +
+                                                                std::to_string(bucket) + " (" + names +
+                                                                ") was not reduced: " + known.what()));
+  } catch (...) {
+    return error;
+  }
 }
 
 std::size_t GradientBuckets::bytes(std::size_t bucket) const {
@@ -207,10 +216,10 @@ std::optional<rpc::Future<void>> GradientBuckets::run_on_stream(const collective
   return all_reduce_average(group, content.buffer);
 }
 
-at::Tensor GradientBuckets::take_sparse_sum(std::size_t bucket) {
+at::Tensor GradientBuckets::take_sparse_mean(std::size_t bucket) {
   // The gathered parts are kept until the next reduction, whose stream first waits for the work that reads
   // them here.
-  return gathers_[bucket]->sum();
+  return gathers_[bucket]->sum().div_(ranks_ - static_cast<std::int64_t>(buckets_[bucket].excluded.size()));
 }
 
 void GradientBuckets::scale(std::size_t bucket) {

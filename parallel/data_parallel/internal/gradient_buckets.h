@@ -11,6 +11,7 @@
 #include <weft/parallel/data_parallel/named_parameter.h>
 #include <weft/parallel/training/communication_stream.h>
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,7 +35,6 @@ class WEFT_EXPORT GradientBuckets {
   bool has(std::size_t parameter) const { return bucket_of_[parameter] != none; }  // in the plan
   std::size_t bucket_of(std::size_t parameter) const { return bucket_of_[parameter]; }
   const std::vector<std::size_t>& parameters(std::size_t bucket) const { return plan_[bucket]; }
-  std::string names(std::size_t bucket) const;      // of its parameters
   std::size_t bytes(std::size_t bucket) const;      // of its memory
   at::ScalarType dtype(std::size_t bucket) const {  // of its gradients
     return parameters_[plan_[bucket].front()].tensor.scalar_type();
@@ -50,6 +50,9 @@ class WEFT_EXPORT GradientBuckets {
   std::uint64_t digest() const { return digest_; }
   // The error if the digests of the ranks differ.
   rpc::Error difference(const collectives::Group& group) const;
+
+  // The error of a reduction of the bucket, with the names of the bucket's parameters if it is an rpc::Error.
+  std::exception_ptr failure(std::size_t bucket, const std::exception_ptr& error) const;
 
   // Starts an iteration. excluded: GradientBucket::excluded.
   void begin(const std::vector<int>& excluded);
@@ -71,8 +74,8 @@ class WEFT_EXPORT GradientBuckets {
   // sparse bucket, the gradient that this rank contributes; undefined: zero.
   std::optional<rpc::Future<void>> run(const collectives::Group& group, CommunicationHook* hook,
                                        std::size_t bucket, int step, const at::Tensor& sparse = {});
-  // Returns the sum over the ranks, after the last step of a sparse bucket. Call it once.
-  at::Tensor take_sparse_sum(std::size_t bucket);
+  // Returns the mean over the ranks that count, after the last step of a sparse bucket. Call it once.
+  at::Tensor take_sparse_mean(std::size_t bucket);
   // Multiplies the result of a bucket by its factor, after the last step.
   void scale(std::size_t bucket);
 
@@ -91,6 +94,7 @@ class WEFT_EXPORT GradientBuckets {
   std::vector<std::shared_ptr<training::CommunicationStream>> streams_;
   std::vector<std::optional<SparseGather>> gathers_;  // by bucket
   std::uint64_t digest_ = 0;
+  std::int64_t ranks_ = 0;  // of the group
 };
 
 // Whether the gradient uses the memory of this view of a bucket.

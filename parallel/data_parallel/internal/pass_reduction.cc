@@ -136,15 +136,7 @@ void PassReduction::run(std::size_t bucket, int step) {
               })
       .then([self = shared_from_this(), bucket, step, is_last](rpc::Result<void>&& result) {
         if (result.ok() && !*is_last) return self->run(bucket, step + 1);
-        try {
-          std::move(result).get();
-        } catch (const rpc::Error& error) {
-          result = std::make_exception_ptr(rpc::Error(
-              error.kind(), "DistributedDataParallel: bucket " + std::to_string(bucket) + " (" +
-                                self->buckets_.names(bucket) + ") was not reduced: " + error.what()));
-        } catch (...) {
-          result = std::current_exception();
-        }
+        if (!result.ok()) result = self->buckets_.failure(bucket, result.error());
         self->ended(std::move(result));
       });
 }
@@ -228,9 +220,8 @@ void PassReduction::publish(dist_autograd::PassState& pass) {
     const std::size_t first = buckets_.parameters(bucket).front();
     if (setup_.parameters[first].sparse) {
       at::Tensor& own = parameters_[first].sparse;
-      const at::Tensor sum = buckets_.take_sparse_sum(bucket).div_(
-          setup_.group.size() - static_cast<std::int64_t>(setup_.excluded.size()));
-      own.defined() ? (void)own.copy_(sum) : pass.accumulate(setup_.parameters[first].tensor, sum, 0);
+      const at::Tensor mean = buckets_.take_sparse_mean(bucket);
+      own.defined() ? (void)own.copy_(mean) : pass.accumulate(setup_.parameters[first].tensor, mean, 0);
       continue;
     }
     buckets_.scale(bucket);

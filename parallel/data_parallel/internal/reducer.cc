@@ -484,9 +484,8 @@ void Reducer::publish(std::size_t bucket) {
   buckets_.begin_reads(bucket);
   const auto& parameters = buckets_.parameters(bucket);
   if (named_[parameters.front()].sparse) {
-    const at::Tensor sum =
-        buckets_.take_sparse_sum(bucket).div_(group_.size() - static_cast<std::int64_t>(excluded_.size()));
-    if (reached_.anywhere(parameters.front())) named_[parameters.front()].tensor.mutable_grad() = sum;
+    const at::Tensor mean = buckets_.take_sparse_mean(bucket);
+    if (reached_.anywhere(parameters.front())) named_[parameters.front()].tensor.mutable_grad() = mean;
   } else {
     buckets_.scale(bucket);
   }
