@@ -463,9 +463,7 @@ GroupPipeline::GroupPipeline(collectives::Group group, StageGraph graph, schedul
 GroupPipeline::~GroupPipeline() = default;
 
 GroupStep GroupPipeline::step(const Values& inputs, const Values& targets) {
-  if (!has_backward(impl_->schedule))
-    throw Error(ErrorKind::failed_precondition,
-                "pipeline step: the schedule has no backward: call evaluate(), or give another schedule");
+  expect_backward(impl_->schedule);
   return impl_->run(inputs, targets, true).step;
 }
 

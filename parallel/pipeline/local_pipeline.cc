@@ -164,9 +164,7 @@ LocalPipeline::LocalPipeline(StageGraph graph, schedule::Schedule schedule, Loca
 LocalPipeline::~LocalPipeline() = default;
 
 LocalStep LocalPipeline::step(const Values& inputs, const Values& targets) {
-  if (!has_backward(impl_->schedule))
-    throw Error(ErrorKind::failed_precondition,
-                "pipeline step: the schedule has no backward: call evaluate(), or give another schedule");
+  expect_backward(impl_->schedule);
   StepContext step = impl_->context(split_rows(inputs, targets, rows_of(inputs, targets),
                                                impl_->schedule.microbatches, impl_->options.mean_loss),
                                     true);

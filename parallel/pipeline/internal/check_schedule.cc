@@ -176,7 +176,11 @@ void refuse_shared_parameters(const std::string& executor, const StageGraph& gra
   }
 }
 
-bool has_backward(const schedule::Schedule& schedule) { return any_action(schedule, is_backward); }
+void expect_backward(const schedule::Schedule& schedule) {
+  if (!any_action(schedule, is_backward))
+    throw Error(ErrorKind::failed_precondition,
+                "pipeline step: the schedule has no backward: call evaluate(), or give another schedule");
+}
 
 bool has_steps(const schedule::Schedule& schedule) {
   return any_action(schedule, [](const Action& action) { return action.op == Op::optimizer_step; });

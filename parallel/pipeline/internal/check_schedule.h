@@ -33,10 +33,11 @@ schedule::Schedule computations_of(schedule::Schedule schedule);
 void refuse_shared_parameters(const std::string& executor, const StageGraph& graph,
                               const std::function<bool(int first, int second)>& may_share);
 
-bool has_backward(const schedule::Schedule& schedule);
 bool has_steps(const schedule::Schedule& schedule);       // optimizer steps
 bool has_reductions(const schedule::Schedule& schedule);  // reductions of gradients
 bool has_sharding(const schedule::Schedule& schedule);    // sharded stages
+// For a step. failed_precondition: the schedule has no backward.
+void expect_backward(const schedule::Schedule& schedule);
 // invalid_argument: a rank computes a stage that it does not unshard.
 void expect_all_unsharded(const std::string& executor, const schedule::Schedule& schedule);
 

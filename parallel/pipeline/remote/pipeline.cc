@@ -333,9 +333,7 @@ rpc::Future<Pipeline> Pipeline::create(rpc::Agent& agent, std::vector<rpc::Peer>
 
 rpc::Future<PipelineStep> Pipeline::step(Values inputs, Values targets) {
   try {
-    if (!has_backward(impl_->options.schedule))
-      throw Error(ErrorKind::failed_precondition,
-                  "pipeline step: the schedule has no backward: call evaluate(), or give another schedule");
+    expect_backward(impl_->options.schedule);
     const auto pass = std::make_shared<dist_autograd::Pass>(impl_->agent);
     return impl_->run(pass, true, inputs, targets)
         .then([impl = impl_, pass](rpc::Result<Reports>&& ended) -> rpc::Result<PipelineStep> {
