@@ -10,12 +10,6 @@ Adadelta::Adadelta(std::vector<torch::Tensor> parameters, const AdadeltaOptions&
   TORCH_CHECK(options.weight_decay() >= 0, "Invalid weight_decay value: ", options.weight_decay());
 }
 
-AdadeltaParamState Adadelta::begin(const at::Tensor& parameter, const AdadeltaOptions&) const {
-  return AdadeltaParamState()
-      .square_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve))
-      .acc_delta(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
-}
-
 void Adadelta::update(at::Tensor& parameter, const at::Tensor& gradient, const AdadeltaOptions& options,
                       AdadeltaParamState& state) const {
   require_dense(gradient, "Adadelta");

@@ -49,7 +49,6 @@ class WEFT_EXPORT Adadelta final : public LocalOptimizer<AdadeltaOptions, Adadel
                     const AdadeltaOptions& options = AdadeltaOptions());
 
  private:
-  AdadeltaParamState begin(const at::Tensor& parameter, const AdadeltaOptions& options) const override;
   void update(at::Tensor& parameter, const at::Tensor& gradient, const AdadeltaOptions& options,
               AdadeltaParamState& state) const override;
 };

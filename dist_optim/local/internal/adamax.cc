@@ -13,12 +13,6 @@ Adamax::Adamax(std::vector<torch::Tensor> parameters, const AdamaxOptions& optio
   TORCH_CHECK(options.weight_decay() >= 0, "Invalid weight_decay value: ", options.weight_decay());
 }
 
-AdamaxParamState Adamax::begin(const at::Tensor& parameter, const AdamaxOptions&) const {
-  return AdamaxParamState()
-      .exp_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve))
-      .exp_inf(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
-}
-
 void Adamax::update(at::Tensor& parameter, const at::Tensor& gradient, const AdamaxOptions& options,
                     AdamaxParamState& state) const {
   require_dense(gradient, "Adamax");

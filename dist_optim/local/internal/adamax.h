@@ -50,7 +50,6 @@ class WEFT_EXPORT Adamax final : public LocalOptimizer<AdamaxOptions, AdamaxPara
   explicit Adamax(std::vector<torch::Tensor> parameters, const AdamaxOptions& options = AdamaxOptions());
 
  private:
-  AdamaxParamState begin(const at::Tensor& parameter, const AdamaxOptions& options) const override;
   void update(at::Tensor& parameter, const at::Tensor& gradient, const AdamaxOptions& options,
               AdamaxParamState& state) const override;
 };

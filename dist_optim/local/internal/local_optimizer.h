@@ -72,8 +72,14 @@ class LocalOptimizer : public torch::optim::Optimizer {
   void load(torch::serialize::InputArchive&) override { no_archives(); }
 
  private:
-  // The state before a parameter's first step.
-  virtual State begin(const at::Tensor& parameter, const Options& options) const = 0;
+  // The state before a parameter's first step. Default: tensors of zeros, of the parameter's shape.
+  virtual State begin(const at::Tensor& parameter, const Options&) const {
+    State state;
+    for (const Field& field : state.fields())
+      if (auto* tensor = std::get_if<at::Tensor*>(&field.value))
+        **tensor = torch::zeros_like(parameter, at::MemoryFormat::Preserve);
+    return state;
+  }
   // One step of one parameter, under no-grad. The gradient must not be written.
   virtual void update(at::Tensor& parameter, const at::Tensor& gradient, const Options& options,
                       State& state) const = 0;

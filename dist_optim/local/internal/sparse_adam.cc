@@ -12,12 +12,6 @@ SparseAdam::SparseAdam(std::vector<torch::Tensor> parameters, const SparseAdamOp
   TORCH_CHECK(options.beta2() >= 0 && options.beta2() < 1, "Invalid beta2: ", options.beta2());
 }
 
-SparseAdamParamState SparseAdam::begin(const at::Tensor& parameter, const SparseAdamOptions&) const {
-  return SparseAdamParamState()
-      .exp_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve))
-      .exp_avg_sq(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
-}
-
 void SparseAdam::update(at::Tensor& parameter, const at::Tensor& gradient, const SparseAdamOptions& options,
                         SparseAdamParamState& state) const {
   const AdamStep<double> step(options.lr(), options.beta1(), options.beta2(), options.eps(),

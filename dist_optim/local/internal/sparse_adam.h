@@ -46,7 +46,6 @@ class WEFT_EXPORT SparseAdam final : public LocalOptimizer<SparseAdamOptions, Sp
                       const SparseAdamOptions& options = SparseAdamOptions());
 
  private:
-  SparseAdamParamState begin(const at::Tensor& parameter, const SparseAdamOptions& options) const override;
   void update(at::Tensor& parameter, const at::Tensor& gradient, const SparseAdamOptions& options,
               SparseAdamParamState& state) const override;
 };
