@@ -46,11 +46,6 @@ bool OwnedParameters::in_flight() const {
   return !pending_.empty() || !prepared_.empty() || (round_ && round_->in_flight());
 }
 
-std::string OwnedParameters::name_of(const std::string& trainer) const {
-  const auto found = handles_.find(trainer);
-  return found == handles_.end() || found->second.name.empty() ? trainer : found->second.name;
-}
-
 void OwnedParameters::adopt_passes(const std::string& before, const std::string& trainer) {
   rpc::MutexLock lock(mutex_);
   ledger_.adopt_passes(before, trainer);
@@ -66,7 +61,7 @@ bool OwnedParameters::is_registered(const std::string& trainer) const {
 std::vector<std::string> OwnedParameters::trainers() const {
   rpc::MutexLock lock(mutex_);
   std::vector<std::string> all;
-  for (const auto& [trainer, known] : handles_) all.push_back(trainer);
+  for (const auto& [trainer, handles] : handles_) all.push_back(trainer);
   return all;
 }
 
@@ -117,9 +112,7 @@ void OwnedParameters::register_trainer(const std::string& trainer, const Optimiz
   if (!(*mode_ == mode)) conflict("mode " + to_string(mode), "mode " + to_string(*mode_));
   if (round_) round_->join(trainer, name);
   ledger_.add_trainer(trainer, name);
-  Trainer& known = handles_[trainer];
-  ++known.handles;
-  known.name = name;
+  ++handles_[trainer];
 }
 
 void OwnedParameters::set_mode(StepMode mode) {
@@ -139,7 +132,7 @@ void OwnedParameters::set_mode(StepMode mode) {
   mode_ = mode;
   ledger_.set_mode(mode);
   round_.emplace(static_cast<std::size_t>(mode.count));
-  for (const auto& [trainer, known] : handles_) round_->join(trainer, known.name);
+  for (const auto& [trainer, handles] : handles_) round_->join(trainer, ledger_.name_of(trainer));
 }
 
 void OwnedParameters::claim(const std::string& name) {
@@ -154,7 +147,7 @@ void OwnedParameters::claim(const std::string& name) {
   if (claimed_ || !handles_.empty())
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      "trainer " + name + " cannot claim these parameters: trainer " +
-                         (claimed_ ? *claimed_ : name_of(handles_.begin()->first)) + " steps them");
+                         (claimed_ ? *claimed_ : ledger_.name_of(handles_.begin()->first)) + " steps them");
   claimed_ = name;
 }
 
@@ -164,14 +157,13 @@ void OwnedParameters::end_claim() {
 }
 
 void OwnedParameters::strike_off(const std::string& trainer, bool died) {
-  Callbacks after;
-  bool dropped = false;
+  After after;
   {
     rpc::MutexLock lock(mutex_);
     auto handle = handles_.find(trainer);
     if (handle == handles_.end()) return;
-    if (--handle->second.handles > 0 && !died) return;
-    const std::string name = name_of(trainer);
+    if (--handle->second > 0 && !died) return;
+    const std::string name = ledger_.name_of(trainer);
     handles_.erase(handle);
     if (died) std::erase_if(committed_, [&](const auto& entry) { return entry.second == trainer; });
     std::erase_if(prepared_, [&](const auto& entry) { return entry.first.first == trainer; });
@@ -183,9 +175,9 @@ void OwnedParameters::strike_off(const std::string& trainer, bool died) {
     } else if (round_) {
       round_->leave(trainer);
     }
-    dropped = tidy(after);
+    tidy(after);
   }
-  finish(after, dropped);
+  finish(after);
 }
 
 // ---- passes
@@ -228,8 +220,7 @@ void OwnedParameters::admit(const std::string& trainer, PassKey pass, Admitted d
 }
 
 void OwnedParameters::release(PassKey pass) {
-  Callbacks after;
-  bool dropped = false;
+  After after;
   {
     rpc::MutexLock lock(mutex_);
     committed_.erase(pass);
@@ -240,9 +231,9 @@ void OwnedParameters::release(PassKey pass) {
     if (ledger_.release(pass)) {
       admitted(pass, error(rpc::ErrorKind::cancelled, "pass " + to_string(pass) + " was released"), after);
     }
-    dropped = tidy(after);
+    tidy(after);
   }
-  finish(after, dropped);
+  finish(after);
 }
 
 OwnedParameters::Reading OwnedParameters::read(PassKey pass) {
@@ -294,19 +285,18 @@ void OwnedParameters::Reading::leave() {
   if (owned == nullptr) return;
   owned->streams_.note();
   owned->gate_.leave();
-  Callbacks after;
-  bool dropped = false;
+  After after;
   if (retained_) {
     rpc::MutexLock lock(owned->mutex_);
     owned->ledger_.unretain(*retained_);
-    dropped = owned->tidy(after);
+    owned->tidy(after);
   }
-  owned->finish(after, dropped);
+  owned->finish(after);
 }
 
 // Fails the steps of trainers that joined and stepped while the previous round was applied: their passes are
 // too old now.
-void OwnedParameters::fail_outdated(Callbacks& after) {
+void OwnedParameters::fail_outdated(After& after) {
   std::vector<std::pair<std::string, std::exception_ptr>> outdated;
   for (const auto& [trainer, step] : pending_) {
     std::vector<PassKey> open = step.passes;  // a pass that was released since has no effect
@@ -321,38 +311,37 @@ void OwnedParameters::fail_outdated(Callbacks& after) {
 }
 
 void OwnedParameters::fail_pending(const std::vector<std::string>& trainers, const std::exception_ptr& error,
-                                   Callbacks& after) {
+                                   After& after) {
   for (const std::string& trainer : trainers) {
     auto found = pending_.find(trainer);
     if (found == pending_.end()) continue;
-    after.push_back([done = std::move(found->second.done), error] { done(error, 0); });
+    after.callbacks.push_back([done = std::move(found->second.done), error] { done(error, 0); });
     pending_.erase(found);
     round_->finish(trainer);
     ledger_.end_hold(trainer);
   }
 }
 
-void OwnedParameters::admitted(PassKey pass, const std::exception_ptr& error, Callbacks& after) {
+void OwnedParameters::admitted(PassKey pass, const std::exception_ptr& error, After& after) {
   auto found = waiting_.find(pass);
   if (found == waiting_.end()) return;
-  for (Admitted& done : found->second) after.push_back([done = std::move(done), error] { done(error); });
+  for (Admitted& done : found->second)
+    after.callbacks.push_back([done = std::move(done), error] { done(error); });
   waiting_.erase(found);
 }
 
-// Call it after every end of a pin, a hold or a reader. Returns true if a version was dropped.
-bool OwnedParameters::tidy(Callbacks& after) {
+// Call it after every end of a pin, a hold or a reader.
+void OwnedParameters::tidy(After& after) {
   for (PassKey pass : ledger_.admit_waiting()) admitted(pass, nullptr, after);
-  bool dropped = false;
   for (Version version : ledger_.take_dropped()) {
     versions_.drop(version);
-    dropped = true;
+    after.dropped = true;
   }
-  return dropped;
 }
 
-void OwnedParameters::finish(Callbacks& after, bool dropped) {
-  if (dropped) gate_.settle();
-  for (auto& callback : after) callback();
+void OwnedParameters::finish(const After& after) {
+  if (after.dropped) gate_.settle();
+  for (const auto& callback : after.callbacks) callback();
 }
 
 OwnerState OwnedParameters::snapshot(const std::function<void()>& read) {

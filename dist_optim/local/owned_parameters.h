@@ -203,7 +203,11 @@ class WEFT_EXPORT OwnedParameters {
   OwnerStats stats() const;                                                 // a copy
 
  private:
-  using Callbacks = std::vector<std::function<void()>>;
+  // The work that is left when mutex_ is unlocked (finish()).
+  struct After {
+    std::vector<std::function<void()>> callbacks;
+    bool dropped = false;  // a version
+  };
   struct PendingStep {
     std::vector<PassKey> passes;
     Gradients gradients;
@@ -226,7 +230,6 @@ class WEFT_EXPORT OwnedParameters {
 
   void begin_restore(const OptimizerSpec& spec);
   bool in_flight() const WEFT_REQUIRES(mutex_);
-  std::string name_of(const std::string& trainer) const WEFT_REQUIRES(mutex_);
   PendingStep gather(const std::string& trainer, std::vector<PassGradients> passes) const;
   Gradients sum_gradients(const std::string& trainer, const std::vector<PassGradients>& passes) const;
   std::vector<PassKey> passes_to_step(const std::vector<PassGradients>& passes) const WEFT_REQUIRES(mutex_);
@@ -237,12 +240,12 @@ class WEFT_EXPORT OwnedParameters {
   Applied apply(const PassLedger::PassesOfTrainers& passes, const Gradients& gradients);
   std::optional<Version> apply_alone(const PassLedger::PassesOfTrainers& passes, const Gradients& gradients,
                                      Applied& applied);
-  void fail_pending(const std::vector<std::string>& trainers, const std::exception_ptr& error,
-                    Callbacks& after) WEFT_REQUIRES(mutex_);
-  void fail_outdated(Callbacks& after) WEFT_REQUIRES(mutex_);
-  void admitted(PassKey pass, const std::exception_ptr& error, Callbacks& after) WEFT_REQUIRES(mutex_);
-  bool tidy(Callbacks& after) WEFT_REQUIRES(mutex_);
-  void finish(Callbacks& after, bool dropped) WEFT_EXCLUDES(mutex_);
+  void fail_pending(const std::vector<std::string>& trainers, const std::exception_ptr& error, After& after)
+      WEFT_REQUIRES(mutex_);
+  void fail_outdated(After& after) WEFT_REQUIRES(mutex_);
+  void admitted(PassKey pass, const std::exception_ptr& error, After& after) WEFT_REQUIRES(mutex_);
+  void tidy(After& after) WEFT_REQUIRES(mutex_);
+  void finish(const After& after) WEFT_EXCLUDES(mutex_);
 
   const bool has_tensors_;
   const std::vector<Parameter> parameters_;
@@ -256,11 +259,7 @@ class WEFT_EXPORT OwnedParameters {
   OwnerOptimizer optimizer_;
   mutable rpc::Mutex mutex_;
   std::optional<StepMode> mode_ WEFT_GUARDED_BY(mutex_);
-  struct Trainer {
-    int handles = 0;
-    std::string name;
-  };
-  std::map<std::string, Trainer> handles_ WEFT_GUARDED_BY(mutex_);
+  std::map<std::string, int> handles_ WEFT_GUARDED_BY(mutex_);  // the number of handles of each trainer
   // The trainer that has claimed the parameters; handles_ is then empty.
   std::optional<std::string> claimed_ WEFT_GUARDED_BY(mutex_);
   PassLedger ledger_ WEFT_GUARDED_BY(mutex_);

@@ -43,14 +43,13 @@ void OwnedParameters::change(const std::function<void()>& body, const OptimizerS
     streams_.note();
     return version;
   });
-  Callbacks after;
-  bool dropped = false;
+  After after;
   {
     rpc::MutexLock lock(mutex_);
     fail_outdated(after);  // steps that wait for their round, of passes that read the previous version
-    dropped = tidy(after);
+    tidy(after);
   }
-  finish(after, dropped);
+  finish(after);
   if (failed != nullptr) std::rethrow_exception(failed);
 }
 
@@ -105,14 +104,13 @@ void OwnedParameters::restore(const OwnerState& state, const std::function<void(
   } catch (...) {
     failed = std::current_exception();
   }
-  Callbacks after;
-  bool dropped = false;
+  After after;
   {
     rpc::MutexLock lock(mutex_);
     ledger_.resume();
-    dropped = tidy(after);
+    tidy(after);
   }
-  finish(after, dropped);
+  finish(after);
   if (failed != nullptr) std::rethrow_exception(failed);
 }
 

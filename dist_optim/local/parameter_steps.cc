@@ -35,7 +35,7 @@ OwnedParameters::PendingStep OwnedParameters::gather(const std::string& trainer,
   PendingStep step{{}, sum_gradients(trainer, passes), {}, {}, {}};
   note(step.made, step.gradients);
   rpc::MutexLock lock(mutex_);
-  step.name = name_of(trainer);
+  step.name = ledger_.name_of(trainer);
   step.passes = passes_to_step(passes);
   return step;
 }
@@ -76,7 +76,7 @@ StepPart OwnedParameters::prepare(const std::string& trainer, std::uint64_t numb
   rpc::MutexLock lock(mutex_);
   auto refuse = [&](const std::string& why) WEFT_REQUIRES(mutex_) {
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     "trainer " + name_of(trainer) + " cannot step: " + why);
+                     "trainer " + ledger_.name_of(trainer) + " cannot step: " + why);
   };
   if (!handles_.contains(trainer)) refuse("it has no optimizer on these parameters");
   for (PassKey pass : step.passes) {
@@ -115,8 +115,8 @@ void OwnedParameters::commit(const std::string& trainer, std::uint64_t number, c
     rpc::MutexLock lock(mutex_);
     auto found = prepared_.find({trainer, number});
     if (found == prepared_.end() || found->second.committing) {
-      throw rpc::Error(rpc::ErrorKind::failed_precondition, "trainer " + name_of(trainer) + " has no step " +
-                                                                std::to_string(number) +
+      throw rpc::Error(rpc::ErrorKind::failed_precondition, "trainer " + ledger_.name_of(trainer) +
+                                                                " has no step " + std::to_string(number) +
                                                                 " prepared on these parameters");
     }
     found->second.committing = true;
@@ -158,8 +158,7 @@ void OwnedParameters::abort(const std::string& trainer, std::uint64_t number) {
 // Releases the passes that have ended in the meantime.
 void OwnedParameters::end_prepared(const std::string& trainer, std::uint64_t number) {
   std::vector<PassKey> released;
-  Callbacks after;
-  bool dropped = false;
+  After after;
   {
     rpc::MutexLock lock(mutex_);
     auto node = prepared_.extract({trainer, number});
@@ -167,9 +166,9 @@ void OwnedParameters::end_prepared(const std::string& trainer, std::uint64_t num
     PreparedStep& prepared = node.mapped();
     if (prepared.holds) ledger_.end_prepared(trainer, prepared.passes);
     released = std::move(prepared.released);
-    dropped = tidy(after);
+    tidy(after);
   }
-  finish(after, dropped);
+  finish(after);
   for (PassKey pass : released) release(pass);
 }
 
@@ -187,7 +186,7 @@ Gradients OwnedParameters::sum_gradients(const std::string& trainer,
     rpc::MutexLock lock(mutex_);
     if (!handles_.contains(trainer)) {
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                       "trainer " + name_of(trainer) + " has no optimizer on these parameters");
+                       "trainer " + ledger_.name_of(trainer) + " has no optimizer on these parameters");
     }
   }
   {
@@ -249,19 +248,19 @@ void OwnedParameters::close_rounds() {
     } catch (...) {
       applied.error = std::current_exception();
     }
-    Callbacks after;
-    bool dropped = false;
+    After after;
     {
       rpc::MutexLock lock(mutex_);
       for (auto& [trainer, step] : closing) {
         round_->finish(trainer);
         ledger_.end_hold(trainer);
-        after.push_back([done = std::move(step.done), applied] { done(applied.error, applied.version); });
+        after.callbacks.push_back(
+            [done = std::move(step.done), applied] { done(applied.error, applied.version); });
       }
       fail_outdated(after);
-      dropped = tidy(after);
+      tidy(after);
     }
-    finish(after, dropped);
+    finish(after);
   }
 }
 
@@ -281,13 +280,12 @@ OwnedParameters::Applied OwnedParameters::apply(const PassLedger::PassesOfTraine
       return version;
     });
   }
-  Callbacks after;
-  bool dropped = false;
+  After after;
   {
     rpc::MutexLock lock(mutex_);
-    dropped = tidy(after);
+    tidy(after);
   }
-  finish(after, dropped);
+  finish(after);
   return applied;
 }
 

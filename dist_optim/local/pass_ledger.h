@@ -71,6 +71,7 @@ class WEFT_EXPORT PassLedger {
   void set_mode(StepMode mode) { mode_ = mode; }
   // name: the trainer's name in messages; empty: its key.
   void add_trainer(const std::string& trainer, const std::string& name = {});
+  const std::string& name_of(const std::string& trainer) const;              // in messages
   void adopt_passes(const std::string& before, const std::string& trainer);  // renames the trainer of passes
   // Ends all passes of the trainer; returns those that waited.
   std::vector<PassKey> remove_trainer(const std::string& trainer);
@@ -158,7 +159,6 @@ class WEFT_EXPORT PassLedger {
     std::set<PassKey> open;
   };
 
-  const std::string& name_of(const std::string& trainer) const;
   void check_owner(const std::string& trainer, PassKey pass, const std::string& owner) const;
   std::string kept_versions() const;
   bool may_open(const std::string& trainer) const;
