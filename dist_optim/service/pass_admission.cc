@@ -43,11 +43,7 @@ PassAdmission::Objects PassAdmission::closure(Objects objects) const {
   for (std::size_t before = left.size() + 1; left.size() < before;) {
     before = left.size();
     std::erase_if(left, [&](const std::shared_ptr<Handle>& handle) {
-      Objects own;
-      {
-        rpc::MutexLock lock(handle->mutex);
-        own = handle->objects;
-      }
+      const Objects own = handle->objects_so_far();
       if (std::none_of(own.begin(), own.end(), [&](const auto& one) { return objects.contains(one.first); }))
         return false;
       for (const auto& [key, module] : own) objects[key] = module;  // including the object of the request
@@ -102,12 +98,7 @@ rpc::Task<PassAdmission::Objects> PassAdmission::objects_with(std::shared_ptr<Pa
 rpc::Task<PassAdmission::Objects> PassAdmission::objects_of(std::shared_ptr<PassAdmission> self,
                                                             std::shared_ptr<Handle> handle) {
   co_await handle->when_known();
-  Objects own;
-  {
-    rpc::MutexLock lock(handle->mutex);
-    own = handle->objects;
-  }
-  co_return self->closure(std::move(own));
+  co_return self->closure(handle->objects_so_far());
 }
 
 rpc::Task<void> PassAdmission::admit_all(std::shared_ptr<Admitted> to, dist_autograd::PassId pass,

@@ -44,6 +44,10 @@ class PassAdmission : public std::enable_shared_from_this<PassAdmission> {
     // called.
     void attached(Objects all);
     rpc::Future<void> when_known();
+    Objects objects_so_far() {
+      rpc::MutexLock lock(mutex);
+      return objects;
+    }
   };
 
   // For the OptimizerLayer of `core`.
