@@ -53,38 +53,50 @@ class OptionReader {
   std::size_t taken_ = 0;
 };
 
-void read(OptionReader& from, torch::optim::SGDOptions& to) {
-  to.lr(from.number("lr")).momentum(from.number("momentum")).dampening(from.number("dampening"));
-  to.weight_decay(from.number("weight_decay")).nesterov(from.flag("nesterov"));
+// The options of each optimizer, for reading and writing.
+Fields fields_of(torch::optim::SGDOptions& of) {
+  return {{"lr", &of.lr()},
+          {"momentum", &of.momentum()},
+          {"dampening", &of.dampening()},
+          {"weight_decay", &of.weight_decay()},
+          {"nesterov", &of.nesterov()}};
 }
 
 template <typename AdamLike>
-void read_adam(OptionReader& from, AdamLike& to) {
-  to.lr(from.number("lr")).betas(std::make_tuple(from.number("beta1"), from.number("beta2")));
-  to.eps(from.number("eps")).weight_decay(from.number("weight_decay")).amsgrad(from.flag("amsgrad"));
+Fields fields_of_adam(AdamLike& of) {
+  auto& [beta1, beta2] = of.betas();
+  return {{"lr", &of.lr()},
+          {"beta1", &beta1},
+          {"beta2", &beta2},
+          {"eps", &of.eps()},
+          {"weight_decay", &of.weight_decay()},
+          {"amsgrad", &of.amsgrad()}};
 }
 
-void read(OptionReader& from, torch::optim::AdamOptions& to) { read_adam(from, to); }
-void read(OptionReader& from, torch::optim::AdamWOptions& to) { read_adam(from, to); }
+Fields fields_of(torch::optim::AdamOptions& of) { return fields_of_adam(of); }
+Fields fields_of(torch::optim::AdamWOptions& of) { return fields_of_adam(of); }
 
-void read(OptionReader& from, torch::optim::AdagradOptions& to) {
-  to.lr(from.number("lr")).lr_decay(from.number("lr_decay")).weight_decay(from.number("weight_decay"));
-  to.initial_accumulator_value(from.number("initial_accumulator_value")).eps(from.number("eps"));
+Fields fields_of(torch::optim::AdagradOptions& of) {
+  return {{"lr", &of.lr()},
+          {"lr_decay", &of.lr_decay()},
+          {"weight_decay", &of.weight_decay()},
+          {"initial_accumulator_value", &of.initial_accumulator_value()},
+          {"eps", &of.eps()}};
 }
 
-void read(OptionReader& from, torch::optim::RMSpropOptions& to) {
-  to.lr(from.number("lr")).alpha(from.number("alpha")).eps(from.number("eps"));
-  to.weight_decay(from.number("weight_decay")).momentum(from.number("momentum"));
-  to.centered(from.flag("centered"));
+Fields fields_of(torch::optim::RMSpropOptions& of) {
+  return {{"lr", &of.lr()},
+          {"alpha", &of.alpha()},
+          {"eps", &of.eps()},
+          {"weight_decay", &of.weight_decay()},
+          {"momentum", &of.momentum()},
+          {"centered", &of.centered()}};
 }
 
-// weft's own optimizers list their options themselves, numbers and flags.
+// weft's own optimizers list their options themselves.
 template <typename Options>
-void read(OptionReader& from, LocalOptions<Options>& to) {
-  for (const Field& field : static_cast<Options&>(to).fields()) {
-    if (double* const* number = std::get_if<double*>(&field.value)) **number = from.number(field.name);
-    if (bool* const* flag = std::get_if<bool*>(&field.value)) **flag = from.flag(field.name);
-  }
+Fields fields_of(LocalOptions<Options>& of) {
+  return static_cast<Options&>(of).fields();
 }
 
 template <typename Optimizer, typename Options>
@@ -92,7 +104,10 @@ std::unique_ptr<torch::optim::Optimizer> make_as(const OptimizerSpec& spec,
                                                  std::vector<at::Tensor> parameters) {
   OptionReader reader(spec);
   Options options(0.0);  // SGD has no default learning rate; every option is set below
-  read(reader, options);
+  for (const Field& field : fields_of(options)) {
+    if (double* const* number = std::get_if<double*>(&field.value)) **number = reader.number(field.name);
+    if (bool* const* flag = std::get_if<bool*>(&field.value)) **flag = reader.flag(field.name);
+  }
   reader.finish();
   try {
     return std::make_unique<Optimizer>(std::move(parameters), options);
@@ -101,16 +116,10 @@ std::unique_ptr<torch::optim::Optimizer> make_as(const OptimizerSpec& spec,
   }
 }
 
-template <typename AdamLike>
-std::map<std::string, double> adam_options(const AdamLike& from) {
-  return {{"lr", from.lr()},   {"beta1", std::get<0>(from.betas())},  {"beta2", std::get<1>(from.betas())},
-          {"eps", from.eps()}, {"weight_decay", from.weight_decay()}, {"amsgrad", from.amsgrad() ? 1 : 0}};
-}
-
 template <typename Options>
-std::map<std::string, double> local_options(Options from) {
+std::map<std::string, double> options_of(Options from) {
   std::map<std::string, double> options;
-  for (const Field& field : from.fields()) {
+  for (const Field& field : fields_of(from)) {
     if (double* const* number = std::get_if<double*>(&field.value)) options[field.name] = **number;
     if (bool* const* flag = std::get_if<bool*>(&field.value)) options[field.name] = **flag ? 1 : 0;
   }
@@ -119,43 +128,21 @@ std::map<std::string, double> local_options(Options from) {
 
 }  // namespace
 
-OptimizerSpec::OptimizerSpec(const torch::optim::SGDOptions& from)
-    : name("SGD"),
-      options{{"lr", from.lr()},
-              {"momentum", from.momentum()},
-              {"dampening", from.dampening()},
-              {"weight_decay", from.weight_decay()},
-              {"nesterov", from.nesterov() ? 1 : 0}} {}
-
+OptimizerSpec::OptimizerSpec(const torch::optim::SGDOptions& from) : name("SGD"), options(options_of(from)) {}
 OptimizerSpec::OptimizerSpec(const torch::optim::AdamOptions& from)
-    : name("Adam"), options(adam_options(from)) {}
+    : name("Adam"), options(options_of(from)) {}
 OptimizerSpec::OptimizerSpec(const torch::optim::AdamWOptions& from)
-    : name("AdamW"), options(adam_options(from)) {}
-
+    : name("AdamW"), options(options_of(from)) {}
 OptimizerSpec::OptimizerSpec(const torch::optim::AdagradOptions& from)
-    : name("Adagrad"),
-      options{{"lr", from.lr()},
-              {"lr_decay", from.lr_decay()},
-              {"weight_decay", from.weight_decay()},
-              {"initial_accumulator_value", from.initial_accumulator_value()},
-              {"eps", from.eps()}} {}
-
+    : name("Adagrad"), options(options_of(from)) {}
 OptimizerSpec::OptimizerSpec(const torch::optim::RMSpropOptions& from)
-    : name("RMSprop"),
-      options{{"lr", from.lr()},
-              {"alpha", from.alpha()},
-              {"eps", from.eps()},
-              {"weight_decay", from.weight_decay()},
-              {"momentum", from.momentum()},
-              {"centered", from.centered() ? 1 : 0}} {}
-
-OptimizerSpec::OptimizerSpec(const SparseAdamOptions& from)
-    : name("SparseAdam"), options(local_options(from)) {}
+    : name("RMSprop"), options(options_of(from)) {}
+OptimizerSpec::OptimizerSpec(const SparseAdamOptions& from) : name("SparseAdam"), options(options_of(from)) {}
 OptimizerSpec::OptimizerSpec(const RowwiseAdagradOptions& from)
-    : name("RowwiseAdagrad"), options(local_options(from)) {}
-OptimizerSpec::OptimizerSpec(const AdadeltaOptions& from) : name("Adadelta"), options(local_options(from)) {}
-OptimizerSpec::OptimizerSpec(const AdamaxOptions& from) : name("Adamax"), options(local_options(from)) {}
-OptimizerSpec::OptimizerSpec(const RpropOptions& from) : name("Rprop"), options(local_options(from)) {}
+    : name("RowwiseAdagrad"), options(options_of(from)) {}
+OptimizerSpec::OptimizerSpec(const AdadeltaOptions& from) : name("Adadelta"), options(options_of(from)) {}
+OptimizerSpec::OptimizerSpec(const AdamaxOptions& from) : name("Adamax"), options(options_of(from)) {}
+OptimizerSpec::OptimizerSpec(const RpropOptions& from) : name("Rprop"), options(options_of(from)) {}
 
 OptimizerSpec OptimizerSpec::with_group(std::string prefix, std::map<std::string, double> differing) const {
   OptimizerSpec more = *this;
