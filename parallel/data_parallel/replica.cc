@@ -1,6 +1,7 @@
 #include <weft/parallel/data_parallel/replica.h>
 
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
+#include <weft/parallel/data_parallel/hooks/model_averager.h>
 #include <weft/parallel/data_parallel/internal/reducer.h>
 #include <weft/parallel/data_parallel/internal/sparse_gradients.h>
 #include <weft/parallel/training/broadcast_state.h>
@@ -325,15 +326,13 @@ rpc::Future<void> Replica::share_buffers(int source) const {
   BufferHook::Buffers buffers;
   for (const auto& [name, buffer] : buffers_) buffers.emplace_back(name, buffer.variable_data());
   if (buffer_hook_.run) return buffer_hook_.run(group_, buffers, source);
-  std::vector<at::Tensor> of_source;
-  std::map<std::pair<at::ScalarType, std::string>, std::vector<at::Tensor>> averaged;
+  std::vector<at::Tensor> averaged, of_source;
   for (const auto& [name, buffer] : buffers) {
     const bool averages = options_.buffers == Buffers::average && buffer.is_floating_point();
-    (averages ? averaged[{buffer.scalar_type(), buffer.device().str()}] : of_source).push_back(buffer);
+    (averages ? averaged : of_source).push_back(buffer);
   }
   std::vector<rpc::Future<void>> in_flight;
-  for (auto& [kind, tensors] : averaged)
-    in_flight.push_back(group_.all_reduce(std::move(tensors), collectives::ReduceOp::avg));
+  if (!averaged.empty()) in_flight.push_back(average_tensors(group_, averaged));
   in_flight.push_back(training::broadcast_tensors(group_, of_source, source));
   return rpc::when_all(std::move(in_flight));
 }

@@ -13,9 +13,9 @@ namespace weft::data_parallel {
 rpc::Future<void> average_tensors(const collectives::Group& group, const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   // The order of this map is the same on all ranks, as long as each rank has one device of a type.
-  std::map<std::pair<at::ScalarType, c10::DeviceType>, std::vector<at::Tensor>> alike;
+  std::map<std::pair<at::ScalarType, std::string>, std::vector<at::Tensor>> alike;
   for (const at::Tensor& tensor : tensors)
-    alike[{tensor.scalar_type(), tensor.device().type()}].push_back(tensor.detach());
+    alike[{tensor.scalar_type(), tensor.device().str()}].push_back(tensor.detach());
   std::vector<rpc::Future<void>> started;
   for (const auto& [type, some] : alike)
     started.push_back(group.all_reduce(some, collectives::ReduceOp::avg));
