@@ -180,6 +180,19 @@ void OwnedParameters::strike_off(const std::string& trainer, bool died) {
   finish(after);
 }
 
+void OwnedParameters::end(std::exception_ptr error) {
+  After after;
+  {
+    rpc::MutexLock lock(mutex_);
+    ended_ = error;
+    std::vector<std::string> trainers;
+    for (const auto& [trainer, step] : pending_) trainers.push_back(trainer);
+    fail_pending(trainers, error, after);
+    while (!waiting_.empty()) admitted(waiting_.begin()->first, error, after);
+  }
+  finish(after);
+}
+
 // ---- passes
 
 PassStatus OwnedParameters::status(PassKey pass) const {
@@ -198,6 +211,7 @@ void OwnedParameters::admit(const std::string& trainer, PassKey pass, Admitted d
   {
     rpc::MutexLock lock(mutex_);
     try {
+      if (ended_ != nullptr) std::rethrow_exception(ended_);
       if (committed_.contains(pass)) {
         throw rpc::Error(rpc::ErrorKind::failed_precondition,
                          "pass " + to_string(pass) + " has stepped these parameters already");

@@ -128,6 +128,8 @@ class WEFT_EXPORT OwnedParameters {
   // applies a round that is now complete.
   void strike_off(const std::string& trainer, bool died);
   void close_rounds();
+  // Fails what waits for a round or for an admission, and what would wait later, with `error`.
+  void end(std::exception_ptr error);
 
   // Claims the parameters for an optimizer of one trainer that has its own state and steps by change()
   // (LbfgsOwner). No trainer may register until end_claim(). `failed_precondition` while a trainer is
@@ -263,6 +265,7 @@ class WEFT_EXPORT OwnedParameters {
   // The trainer that has claimed the parameters; handles_ is then empty.
   std::optional<std::string> claimed_ WEFT_GUARDED_BY(mutex_);
   PassLedger ledger_ WEFT_GUARDED_BY(mutex_);
+  std::exception_ptr ended_ WEFT_GUARDED_BY(mutex_);                          // of end(), null before
   std::map<PassKey, std::vector<Admitted>> waiting_ WEFT_GUARDED_BY(mutex_);  // passes that wait in ledger_
   std::optional<StepRound> round_ WEFT_GUARDED_BY(mutex_);                    // in synchronous mode
   std::map<std::string, PendingStep> pending_ WEFT_GUARDED_BY(mutex_);  // the steps that wait for their round

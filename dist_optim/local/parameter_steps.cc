@@ -211,6 +211,7 @@ std::vector<PassKey> OwnedParameters::passes_to_step(const std::vector<PassGradi
 
 void OwnedParameters::arrive(const std::string& trainer, PendingStep step) {
   rpc::MutexLock lock(mutex_);
+  if (ended_ != nullptr) std::rethrow_exception(ended_);
   ledger_.check_step(trainer, step.passes);
   round_->arrive(trainer);
   ledger_.hold(trainer);

@@ -34,8 +34,8 @@ std::shared_ptr<OwnedParametersGuard> OptimizerLayer::guard_of(rref::StoredObjec
                          object.value().type->name);
   std::shared_ptr<OwnedParametersGuard> fresh;
   auto guard = object.attach_guard([&] {
-    fresh = module != nullptr ? std::make_shared<OwnedParametersGuard>(parameters_of(*module), ++hosts_made_)
-                              : std::make_shared<OwnedParametersGuard>(target_maker(own), ++hosts_made_);
+    fresh = module != nullptr ? std::make_shared<OwnedParametersGuard>(parameters_of(*module), ++guards_made_)
+                              : std::make_shared<OwnedParametersGuard>(target_maker(own), ++guards_made_);
     return fresh;
   });
   auto found = std::dynamic_pointer_cast<OwnedParametersGuard>(guard);
@@ -44,8 +44,8 @@ std::shared_ptr<OwnedParametersGuard> OptimizerLayer::guard_of(rref::StoredObjec
                      "an optimizer cannot attach to this object: another layer guards its calls");
   if (fresh != nullptr) {
     rpc::MutexLock lock(mutex_);
-    std::erase_if(hosts_, [](const auto& weak) { return weak.expired(); });
-    hosts_.push_back(fresh);
+    std::erase_if(guards_, [](const auto& weak) { return weak.expired(); });
+    guards_.push_back(fresh);
   }
   return found;
 }
@@ -94,7 +94,7 @@ std::vector<dist_autograd::PassId> OptimizerLayer::may_step(
 std::vector<std::shared_ptr<OwnedParametersGuard>> OptimizerLayer::guards() {
   std::vector<std::shared_ptr<OwnedParametersGuard>> guards;
   rpc::MutexLock lock(mutex_);
-  for (const auto& weak : hosts_)
+  for (const auto& weak : guards_)
     if (auto guard = weak.lock()) guards.push_back(std::move(guard));
   return guards;
 }
@@ -115,6 +115,12 @@ void OptimizerLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reaso
       for (const auto& guard : all) guard->owned().close_rounds();
     });
   });
+}
+
+void OptimizerLayer::shut_down() {
+  const auto error =
+      std::make_exception_ptr(rpc::Error(rpc::ErrorKind::shut_down, "this agent has shut down"));
+  for (const auto& guard : guards()) guard->owned().end(error);
 }
 
 rpc::Future<void> OptimizerLayer::leaving() {

@@ -1,5 +1,5 @@
-// OptimizerLayer: the optimizer layer of one agent. It has the OwnedParametersTests of the agent's objects,
-// and the steps in flight on these objects. So a trainer that dies is removed from all OwnedParametersTests.
+// OptimizerLayer: the optimizer layer of one agent. It has the OwnedParametersGuards of the agent's objects,
+// and the steps in flight on these objects. So a trainer that dies is removed from all OwnedParametersGuards.
 // dist_optim::layers() creates one OptimizerLayer for each agent. Thread-safe.
 #pragma once
 
@@ -52,6 +52,8 @@ class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
 
   bool knows(std::string_view) const override { return false; }
   void peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) override;
+  // Fails the steps and admissions that wait: their calls own the objects that would complete them.
+  void shut_down() override;
   // Completes when the handles that the program has destroyed have ended, or after a few seconds.
   rpc::Future<void> leaving() override;
 
@@ -62,9 +64,9 @@ class WEFT_EXPORT OptimizerLayer final : public rpc::CallHook {
       std::make_shared<LocalSnapshots>(core_, local_steps_);
   const std::shared_ptr<PassAdmission> admission_ = std::make_shared<PassAdmission>(core_);
   const std::shared_ptr<HandleEnds> handle_ends_ = std::make_shared<HandleEnds>();
-  std::atomic<std::uint64_t> steps_{0}, hosts_made_{0};
+  std::atomic<std::uint64_t> steps_{0}, guards_made_{0};
   rpc::Mutex mutex_;
-  std::vector<std::weak_ptr<OwnedParametersGuard>> hosts_ WEFT_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<OwnedParametersGuard>> guards_ WEFT_GUARDED_BY(mutex_);
 };
 
 // Gives an agent its OptimizerLayer and serves OptimizerService. Part of dist_optim::layers().

@@ -551,6 +551,15 @@ TEST_F(DistStepDeath, AnOwnerThatDiesDuringTheStepIsNamed) {
   expect_equal(got(layers.a.call<&Layer::values>()), layers.local_a.values());
 }
 
+// The call of the step owns the object, and the object's round the call.
+TEST_F(DistStepDeath, AnOwnerThatEndsReleasesTheStepsThatWaitThere) {
+  begin();
+  const std::weak_ptr<rpc::AgentCore> owner = agents[1].core();
+  agents.destroy(1);
+  EXPECT_TRUE(owner.expired());
+  EXPECT_EQ(step_error(std::move(*step)).stepped(), Objects{0});
+}
+
 TEST_F(DistStepDeath, ATrainerThatDiesFailsItsRoundAndTheErrorStatesWhere) {
   begin();
   agents.kill(3);

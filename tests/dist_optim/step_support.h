@@ -78,6 +78,7 @@ class Agents {
   rpc::Agent& operator[](std::size_t i) { return *agents_[i]; }
   rpc::Peer peer(std::size_t from, std::size_t to) { return agents_[from]->peer(agents_[to]->name()); }
   void kill(std::size_t i) { agents_[i]->shut_down(); }
+  void destroy(std::size_t i) { agents_[i].reset(); }
 
  private:
   std::shared_ptr<rpc::InProcess> network_ = std::make_shared<rpc::InProcess>();
