@@ -11,8 +11,6 @@
 namespace weft::dist_autograd::test::pass_leak_test {
 namespace {
 
-using Object = rref::RRef<Weights>;
-
 class PassLeak : public ::testing::Test {
  protected:
   PassLeak() { torch::manual_seed(5); }

@@ -11,69 +11,9 @@ using rpc::ErrorKind;
 using weft::test::got;
 using weft::test::kind_of;
 
-const std::string from0 = "RecvBackward(from worker0)", from1 = "RecvBackward(from worker1)",
-                  from2 = "RecvBackward(from worker2)";
+const std::string from0 = "RecvBackward(from worker0)", from1 = "RecvBackward(from worker1)";
 
-class PassMessages : public KindsTest {
- protected:
-  void expect_arrival(std::size_t worker, const std::string& from) {
-    const Arrival arrival = functions[worker]->last_arrival();
-    EXPECT_EQ(arrival.origins, (std::vector<std::string>{from, from})) << "worker" << worker;
-    EXPECT_EQ(arrival.nodes, 1U) << "one for the message, on worker" << worker;
-    EXPECT_EQ(arrival.inputs, 2U) << "one for each tensor, on worker" << worker;
-  }
-  // Checks that the gradients are those of a sum. Then the pass ends, and no worker has a record of it.
-  void expect_sum_and_end(Pass& pass, const at::Tensor& x, const at::Tensor& y, const at::Tensor& sum) {
-    EXPECT_TRUE(dense(sum).equal(dense(x + y)));
-    got(pass.backward(total(sum)));
-    expect_gradients(pass, {x, y},
-                     gradients_here({x, y}, [](const auto& leaves) { return leaves[0] + leaves[1]; }));
-    const PassId id = pass.id();
-    pass.release();
-    EXPECT_EQ(kind_of([&] { AutogradLayer::of(*cluster[0].core())->find(id); }), ErrorKind::not_found);
-    expect_nothing_left();
-  }
-};
-
-TEST_P(PassMessages, OfOneCall) {
-  Pass pass{cluster[0]};
-  const at::Tensor x = leaf(), y = leaf();
-  const at::Tensor sum = run<&Functions::add>(1, pass, x, y);
-  EXPECT_EQ(sent(0, pass), 1U);
-  EXPECT_EQ(sent(1, pass), 1U);
-  EXPECT_EQ(origin(sum), from1);
-  EXPECT_EQ(sum.grad_fn()->num_inputs(), 1U);
-  expect_arrival(1, from0);
-  expect_sum_and_end(pass, x, y, sum);
-}
-
-TEST_P(PassMessages, OfThreeNestedCalls) {
-  Pass pass{cluster[0]};
-  const at::Tensor x = leaf(), y = leaf();
-  const at::Tensor sum =
-      run<&Functions::along>(1, pass, std::vector<std::string>{"worker2", "worker3"}, x, y);
-  EXPECT_EQ(sent(0, pass), 1U);
-  EXPECT_EQ(sent(1, pass), 2U) << "onward, and back";
-  EXPECT_EQ(sent(2, pass), 2U);
-  EXPECT_EQ(sent(3, pass), 1U);
-  EXPECT_EQ(origin(sum), from1);
-  expect_arrival(1, from0);
-  expect_arrival(2, from1);
-  expect_arrival(3, from2);
-  expect_sum_and_end(pass, x, y, sum);
-}
-
-TEST_P(PassMessages, OfANestedCallBackToTheFirstCaller) {
-  Pass pass{cluster[0]};
-  const at::Tensor x = leaf(), y = leaf();
-  const at::Tensor sum = run<&Functions::along>(1, pass, std::vector<std::string>{"worker0"}, x, y);
-  EXPECT_EQ(sent(0, pass), 2U) << "its request, and its reply to the nested one";
-  EXPECT_EQ(sent(1, pass), 2U);
-  EXPECT_EQ(origin(sum), from1);
-  expect_arrival(1, from0);
-  expect_arrival(0, from1);
-  expect_sum_and_end(pass, x, y, sum);
-}
+class PassMessages : public KindsTest {};
 
 TEST_P(PassMessages, WithoutGradMakeNoNodes) {
   Pass pass{cluster[0]};

@@ -102,6 +102,37 @@ inline void expect_equal(const at::Tensor& got, const at::Tensor& want, const st
   EXPECT_LE((got - want).abs().max().item<double>(), bound * scale) << what;
 }
 
+using Object = rref::RRef<Weights>;
+
+inline at::Tensor run_multiply(const Object& object, const Pass& pass, const at::Tensor& x) {
+  return object.call<&Weights::multiply>(pass, x).get();
+}
+inline at::Tensor gradient_of(const Object& object, const Pass& pass) {
+  return object.call<&Weights::gradient>(pass.id()).get();
+}
+
+// A pass of worker0 over its tensor x and over the matrices a and b of worker1 and worker2. xo, ao and bo are
+// for the same computation in one process.
+struct ThreeWorkers {
+  explicit ThreeWorkers(std::uint64_t seed, at::ScalarType of = at::kDouble)
+      : type((torch::manual_seed(seed), of)) {}
+
+  // Compares the gradients of the pass with those of one process. The computation may omit b.
+  void expect_gradients() const {
+    expect_equal(pass.gradient(x), xo.grad(), "x");
+    expect_equal(gradient_of(a, pass), ao.grad(), "a");
+    if (bo.grad().defined()) expect_equal(gradient_of(b, pass), bo.grad(), "b");
+  }
+
+  const at::ScalarType type;
+  Cluster cluster{3};
+  const at::Tensor a0 = matrix(6, type), b0 = matrix(6, type), x0 = matrix(6, type);
+  Object a = rref::create<Weights>(cluster.peer(0, 1), a0), b = rref::create<Weights>(cluster.peer(0, 2), b0);
+  at::Tensor x = x0.clone().requires_grad_(), xo = x0.clone().requires_grad_();
+  at::Tensor ao = a0.clone().requires_grad_(), bo = b0.clone().requires_grad_();
+  Pass pass{cluster[0]};
+};
+
 template <class F>
 inline rpc::ErrorKind kind_of(F&& f, std::string contains = "") {
   try {

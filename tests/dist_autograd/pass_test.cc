@@ -11,222 +11,64 @@
 namespace weft::dist_autograd::test::pass_test {
 namespace {
 
-using Object = rref::RRef<Weights>;
-
-at::Tensor run_multiply(const Object& object, const Pass& pass, const at::Tensor& x) {
-  return object.call<&Weights::multiply>(pass, x).get();
-}
-at::Tensor gradient_of(const Object& object, const Pass& pass) {
-  return object.call<&Weights::gradient>(pass.id()).get();
-}
-
-class PassTest : public ::testing::TestWithParam<at::ScalarType> {
+class PassTest : public ::testing::TestWithParam<at::ScalarType>, protected ThreeWorkers {
  protected:
-  PassTest() { torch::manual_seed(7); }
-  at::Tensor draw() { return matrix(6, GetParam()); }
+  PassTest() : ThreeWorkers(7, GetParam()) {}
 };
 
-TEST_P(PassTest, ChainOverThreeWorkers) {
-  Cluster cluster(3);
-  const at::Tensor a0 = draw(), b0 = draw(), x0 = draw();
-  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0),
-             b = rref::create<Weights>(cluster.peer(0, 2), b0);
-  at::Tensor x = x0.clone().requires_grad_();
-  Pass pass{cluster[0]};
-  // worker0 -> worker1 -> worker0 -> worker2 -> worker0
-  at::Tensor loss = run_multiply(b, pass, run_multiply(a, pass, x)).square().sum();
-  pass.backward(loss).get();
-
-  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_(),
-             bo = b0.clone().requires_grad_();
-  xo.mm(ao).tanh().mm(bo).tanh().square().sum().backward();
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
-  expect_equal(gradient_of(b, pass), bo.grad(), "b");
-  EXPECT_FALSE(x.grad().defined()) << "gradients land in the pass, not in .grad";
-}
-
-TEST_P(PassTest, NestedCallsBelongToThePass) {
-  Cluster cluster(3);
-  const at::Tensor a0 = draw(), b0 = draw(), x0 = draw();
-  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0),
-             b = rref::create<Weights>(cluster.peer(0, 2), b0);
-  at::Tensor x = x0.clone().requires_grad_();
-  Pass pass{cluster[0]};
-  pass.backward(a.call<&Weights::through>(pass, b, x).get().sum()).get();
-
-  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_(),
-             bo = b0.clone().requires_grad_();
-  const at::Tensor here = xo.mm(ao).sin();
-  (here.mm(bo).tanh() + here).sum().backward();
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
-  expect_equal(gradient_of(b, pass), bo.grad(), "b");
-}
-
-TEST_P(PassTest, Diamond) {
-  Cluster cluster(4);
-  const at::Tensor a0 = draw(), b0 = draw(), c0 = draw(), x0 = draw();
-  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0),
-             b = rref::create<Weights>(cluster.peer(0, 2), b0),
-             c = rref::create<Weights>(cluster.peer(0, 3), c0);
-  at::Tensor x = x0.clone().requires_grad_();
-  Pass pass{cluster[0]};
-  const at::Tensor root = run_multiply(a, pass, x);
-  at::Tensor loss = (run_multiply(b, pass, root) * run_multiply(c, pass, root)).sum();
-  pass.backward(loss).get();
-
-  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_(),
-             bo = b0.clone().requires_grad_(), co = c0.clone().requires_grad_();
-  const at::Tensor ro = xo.mm(ao).tanh();
-  (ro.mm(bo).tanh() * ro.mm(co).tanh()).sum().backward();
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
-  expect_equal(gradient_of(b, pass), bo.grad(), "b");
-  expect_equal(gradient_of(c, pass), co.grad(), "c");
-}
-
-TEST_P(PassTest, ParameterUsedOnTwoWorkersAndTwice) {
-  Cluster cluster(2);
-  const at::Tensor a0 = draw(), w0 = draw(), x0 = draw();
-  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
-  at::Tensor x = x0.clone().requires_grad_(), w = w0.clone().requires_grad_();
-  Pass pass{cluster[0]};
-  // worker0 owns w. It uses w itself, and sends it to worker1 as an argument. It uses a twice.
-  at::Tensor loss = (run_multiply(a, pass, x.mm(w)) + run_multiply(a, pass, w)).sum() + w.square().sum();
-  pass.backward(loss).get();
-
-  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_(),
-             wo = w0.clone().requires_grad_();
-  ((xo.mm(wo).mm(ao).tanh() + wo.mm(ao).tanh()).sum() + wo.square().sum()).backward();
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(pass.gradient(w), wo.grad(), "w");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
-}
-
 // Within one call, two workers call each other `hops` times, an odd number.
-void expect_exact_over(int hops, const std::function<at::Tensor()>& draw) {
-  Cluster cluster(3);
-  const at::Tensor a0 = draw(), b0 = draw(), x0 = draw();
-  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0),
-             b = rref::create<Weights>(cluster.peer(0, 2), b0);
-  at::Tensor x = x0.clone().requires_grad_();
-  Pass pass{cluster[0]};
+TEST_P(PassTest, HundredsOfNestedCalls) {
+  constexpr int hops = 301;
   pass.backward(a.call<&Weights::bounce>(pass, a, b, x, hops).get().sum()).get();
-
-  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_(),
-             bo = b0.clone().requires_grad_();
   const std::function<at::Tensor(at::Tensor, int)> bounce = [&](at::Tensor in, int left) {
     const at::Tensor here = in.mm(left % 2 == 1 ? ao : bo).tanh();
     return left == 0 ? here : bounce(here, left - 1) * 0.5 + here;
   };
   bounce(xo, hops).sum().backward();
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
-  expect_equal(gradient_of(b, pass), bo.grad(), "b");
-}
-
-TEST_P(PassTest, CycleBetweenTwoWorkers) {
-  expect_exact_over(5, [this] { return draw(); });
-}
-
-TEST_P(PassTest, HundredsOfNestedCalls) {
-  expect_exact_over(301, [this] { return draw(); });
+  expect_gradients();
 }
 
 TEST_P(PassTest, SeveralTensorsInAMessageAndNonScalarRootsWithGradients) {
-  Cluster cluster(2);
-  const at::Tensor a0 = draw(), x0 = draw(), g0 = draw(), g1 = draw();
-  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
-  at::Tensor x = x0.clone().requires_grad_();
-  Pass pass{cluster[0]};
+  const at::Tensor g0 = matrix(6, type), g1 = matrix(6, type);
   const auto both = a.call<&Weights::two>(pass, x).get();
   pass.backward({both[0].sin(), both[1]}, {g0, g1}).get();
-
-  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_();
   torch::autograd::backward({xo.mm(ao).sin(), (xo * 2).mm(ao)}, {g0, g1});
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  expect_gradients();
 }
 
 TEST_P(PassTest, OneTensorOfAMessageMayBeUnused) {
-  Cluster cluster(2);
-  const at::Tensor a0 = draw(), x0 = draw();
-  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
-  at::Tensor x = x0.clone().requires_grad_();
-  Pass pass{cluster[0]};
   pass.backward(a.call<&Weights::two>(pass, x).get()[1].sum()).get();
-  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_();
   (xo * 2).mm(ao).sum().backward();
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  expect_gradients();
 }
 
 TEST_P(PassTest, RootBehindAnRRefAndRRefsAsArguments) {
-  Cluster cluster(3);
-  const at::Tensor a0 = draw(), b0 = draw(), x0 = draw();
-  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0),
-             b = rref::create<Weights>(cluster.peer(0, 2), b0);
-  at::Tensor x = x0.clone().requires_grad_();
-  Pass pass{cluster[0]};
   const rref::RRef<at::Tensor> hidden = a.remote<&Weights::multiply>(pass, x);
   const rref::RRef<at::Tensor> out = b.remote<&Weights::multiply>(pass, hidden);  // worker1 -> worker2
   pass.backward(out, at::ones_like(x0)).get();
-  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_(),
-             bo = b0.clone().requires_grad_();
   xo.mm(ao).tanh().mm(bo).tanh().sum().backward();
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
-  expect_equal(gradient_of(b, pass), bo.grad(), "b");
+  expect_gradients();
 }
 
 TEST_P(PassTest, ScalarRootBehindAnRRefNeedsNoGradient) {
-  Cluster cluster(2);
-  const at::Tensor a0 = draw(), x0 = draw();
-  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
-  at::Tensor x = x0.clone().requires_grad_();
-  Pass pass{cluster[0]};
   const rref::RRef<at::Tensor> loss = a.remote<&Weights::total>(pass, x);
   pass.backward(loss).get();
-  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_();
   xo.mm(ao).tanh().sum().backward();
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  expect_gradients();
 }
 
 // LibTorch accepts a tensor of one element, of any shape, as a root without a gradient. The root may also be
 // a leaf.
 TEST_P(PassTest, LeafOfOneElementIsARoot) {
-  Cluster cluster(1);
-  at::Tensor leaf = at::full({1, 1}, 3, GetParam()).requires_grad_();
+  at::Tensor leaf = at::full({1, 1}, 3, type).requires_grad_();
   at::Tensor oracle = leaf.detach().clone().requires_grad_();
   oracle.backward();
-  Pass pass{cluster[0]};
   pass.backward(leaf).get();
   expect_equal(pass.gradient(leaf), oracle.grad(), "the leaf");
   EXPECT_EQ(pass.gradient(leaf).sizes(), oracle.grad().sizes());
 }
 
-TEST_P(PassTest, ToHereIsDifferentiable) {
-  Cluster cluster(2);
-  const at::Tensor a0 = draw(), x0 = draw();
-  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
-  at::Tensor x = x0.clone().requires_grad_();
-  Pass pass{cluster[0]};
-  const auto hidden = a.remote<&Weights::multiply>(pass, x);
-  pass.backward(hidden.to_here(pass).get().sum()).get();
-  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_();
-  xo.mm(ao).tanh().sum().backward();
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
-}
-
 TEST_P(PassTest, HooksOnBoundaryTensorsRunOnceOnTheFullGradient) {
-  Cluster cluster(2);
-  const at::Tensor a0 = draw(), x0 = draw();
-  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
-  at::Tensor x = x0.clone().requires_grad_();
-  Pass pass{cluster[0]};
   int sent = 0, received = 0;
   at::Tensor boundary = x * 3;
   boundary.register_hook([&](at::Tensor g) { return ++sent, g * 2; });
@@ -234,33 +76,14 @@ TEST_P(PassTest, HooksOnBoundaryTensorsRunOnceOnTheFullGradient) {
   back.register_hook([&](at::Tensor g) { return ++received, g.clamp(-0.5, 0.5); });
   pass.backward((back * back).sum() + boundary.sum()).get();
 
-  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_();
-  at::Tensor bo = xo * 3;
-  bo.register_hook([](at::Tensor g) { return g * 2; });
-  at::Tensor ro = bo.mm(ao).tanh();
-  ro.register_hook([](at::Tensor g) { return g.clamp(-0.5, 0.5); });
-  ((ro * ro).sum() + bo.sum()).backward();
+  at::Tensor boundary_here = xo * 3;
+  boundary_here.register_hook([](at::Tensor g) { return g * 2; });
+  at::Tensor back_here = boundary_here.mm(ao).tanh();
+  back_here.register_hook([](at::Tensor g) { return g.clamp(-0.5, 0.5); });
+  ((back_here * back_here).sum() + boundary_here.sum()).backward();
   EXPECT_EQ(sent, 1);
   EXPECT_EQ(received, 1);
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
-}
-
-TEST_P(PassTest, RetainGraphAccumulatesOverTwoBackwards) {
-  Cluster cluster(2);
-  const at::Tensor a0 = draw(), x0 = draw();
-  const auto a = rref::create<Weights>(cluster.peer(0, 1), a0);
-  at::Tensor x = x0.clone().requires_grad_();
-  Pass pass{cluster[0]};
-  at::Tensor loss = run_multiply(a, pass, x).sum();
-  pass.backward(loss, {.retain_graph = true}).get();
-  pass.backward(loss).get();
-  at::Tensor xo = x0.clone().requires_grad_(), ao = a0.clone().requires_grad_();
-  at::Tensor lo = xo.mm(ao).tanh().sum();
-  lo.backward({}, true);
-  lo.backward();
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  expect_gradients();
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, PassTest, ::testing::Values(at::kFloat, at::kDouble),
@@ -316,14 +139,6 @@ TEST_F(PassEnds, TensorOfAnotherPassIsAnError) {
             rpc::ErrorKind::failed_precondition);
 }
 
-TEST_F(PassEnds, FailureInABackwardNodeAbortsThePassEverywhere) {
-  Pass pass{cluster[0]};
-  at::Tensor out = run_multiply(b, pass, a.call<&Weights::fail_backward>(pass, x).get());
-  EXPECT_EQ(kind_of([&] { pass.backward(out.sum()).get(); }, "backward failed on purpose"),
-            rpc::ErrorKind::handler_failed);
-  EXPECT_EQ(run_multiply(a, Pass{cluster[0]}, x).dim(), 2) << "the agents go on";
-}
-
 TEST_F(PassEnds, FailedCallLeavesThePassUsable) {
   Pass pass{cluster[0]};
   EXPECT_EQ(kind_of([&] { a.call<&Weights::fail>(pass, x).get(); }, "forward failed"),
@@ -337,15 +152,6 @@ TEST_F(PassEnds, LostWorkerFailsBackward) {
   at::Tensor out = run_multiply(b, pass, run_multiply(a, pass, x)).sum();
   cluster.kill(1);
   EXPECT_EQ(kind_of([&] { pass.backward(out).get(); }, "worker1"), rpc::ErrorKind::peer_lost);
-}
-
-TEST_F(PassEnds, ReleaseFreesThePassEverywhere) {
-  {
-    Pass pass{cluster[0]};
-    run_multiply(a, pass, run_multiply(b, pass, x));
-    EXPECT_EQ(cluster.live_passes(), 3U);
-  }
-  weft::test::eventually("no pass is left", [&] { return cluster.live_passes() == 0; });
 }
 
 // One report with the statistics of the agent, its RRefs and its passes.
@@ -385,13 +191,6 @@ TEST_F(PassEnds, StatsCountPassesAndBackwardsNextToObjects) {
   weft::test::eventually("no pass is left", [&] {
     return figure(0, "dist_autograd.passes") + figure(1, "dist_autograd.passes") == 0;
   });
-}
-
-TEST_F(PassEnds, RootErrors) {
-  Pass pass{cluster[0]};
-  at::Tensor out = run_multiply(a, pass, x);
-  EXPECT_EQ(kind_of([&] { pass.backward(out).get(); }),
-            rpc::ErrorKind::invalid_argument);  // not scalar, no gradient
 }
 
 // worker1 died, and therefore worker0 ended.

@@ -39,16 +39,6 @@ TEST_P(RemoteOperators, AResultOfTheOwnAgentNeedsNoFetch) {
   expect_same(*got(sum.local()), x + y);
 }
 
-TEST_P(RemoteOperators, TenOperatorsRunOnOneWorker) {
-  std::vector<at::Tensor> inputs;
-  std::vector<Value> sums;
-  for (int i = 0; i < 10; ++i) {
-    inputs.push_back(draw());
-    sums.push_back(add(1, inputs.back(), inputs.back()));
-  }
-  for (std::size_t i = 0; i < 10; ++i) expect_same(got(sums[i].to_here()), inputs[i] + inputs[i]);
-}
-
 // The owner is another worker, or the caller.
 TEST_P(RemoteOperators, RunOnTensorsBehindRRefs) {
   const at::Tensor x = draw(), y = draw();

@@ -9,56 +9,34 @@
 namespace weft::dist_autograd::test::smart_test {
 namespace {
 
-using Object = rref::RRef<Weights>;
-
-at::Tensor run_multiply(const Object& object, const Pass& pass, const at::Tensor& x) {
-  return object.call<&Weights::multiply>(pass, x).get();
-}
-at::Tensor gradient_of(const Object& object, const Pass& pass) {
-  return object.call<&Weights::gradient>(pass.id()).get();
-}
-
-class SmartTest : public ::testing::Test {
+class SmartTest : public ::testing::Test, protected ThreeWorkers {
  protected:
-  SmartTest() { torch::manual_seed(11); }
-  Cluster cluster{3};
-  const at::Tensor a0 = matrix(), b0 = matrix(), x0 = matrix();
-  Object a = rref::create<Weights>(cluster.peer(0, 1), a0);
-  Object b = rref::create<Weights>(cluster.peer(0, 2), b0);
-  at::Tensor x = x0.clone().requires_grad_();
-  // Runs the same computation in one process.
-  at::Tensor ao = a0.clone().requires_grad_(), bo = b0.clone().requires_grad_(),
-             xo = x0.clone().requires_grad_();
+  SmartTest() : ThreeWorkers(11) {}
 };
 
 TEST_F(SmartTest, AnUnusedMessageIsLeftOut) {
-  Pass pass{cluster[0]};
   const at::Tensor used = run_multiply(a, pass, x);
   run_multiply(b, pass, x);
   pass.backward(used.sum()).get();
   xo.mm(ao).tanh().sum().backward();
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  expect_gradients();
   EXPECT_FALSE(gradient_of(b, pass).defined());
 }
 
 // Both calls use the weights of `a` and x. The nodes of these therefore wait for two gradients, and one of
 // them never arrives.
 TEST_F(SmartTest, AnUnusedMessageMayShareALeafWithAUsedOne) {
-  Pass pass{cluster[0]};
   const at::Tensor used = run_multiply(a, pass, x);
   run_multiply(a, pass, x * 2);
   run_multiply(b, pass, run_multiply(a, pass, x * 3));
   pass.backward(used.sum()).get();
   xo.mm(ao).tanh().sum().backward();
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
+  expect_gradients();
 }
 
 // Worker1 reports first that it waits. Its gradients then start worker2, which reports later that it does not
 // wait.
 TEST_F(SmartTest, AWaitingWorkerIsCountedWhileAnotherDoesNotWait) {
-  Pass pass{cluster[0]};
   const at::Tensor used = run_multiply(a, pass, run_multiply(b, pass, x));
   run_multiply(a, pass, x0);  // unused; the weights of `a` wait for its gradient, and nothing waits elsewhere
   pass.backward(used.sum()).get();
@@ -70,7 +48,6 @@ TEST_F(SmartTest, AWaitingWorkerIsCountedWhileAnotherDoesNotWait) {
 // The backward waits for a live node at worker1, which waits for a node at worker2 that waits for an unused
 // result.
 TEST_F(SmartTest, NodesMayWaitForWaitingNodes) {
-  Pass pass{cluster[0]};
   const at::Tensor first = run_multiply(a, pass, x);       // worker1
   const at::Tensor second = run_multiply(b, pass, first);  // worker2
   run_multiply(a, pass, second);                           // dead: worker0's `second` is sent once more
@@ -79,27 +56,21 @@ TEST_F(SmartTest, NodesMayWaitForWaitingNodes) {
   pass.backward((first * second).sum() + third.sum()).get();
   const at::Tensor fo = xo.mm(ao).tanh(), so = fo.mm(bo).tanh(), to = so.mm(bo).tanh();
   ((fo * so).sum() + to.sum()).backward();
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
-  expect_equal(gradient_of(b, pass), bo.grad(), "b");
+  expect_gradients();
 }
 
 TEST_F(SmartTest, RootsOnSeveralWorkers) {
-  Pass pass{cluster[0]};
   const rref::RRef<at::Tensor> hidden = a.remote<&Weights::multiply>(pass, x);
   const rref::RRef<at::Tensor> out = b.remote<&Weights::multiply>(pass, hidden);
   const at::Tensor here = x.square().sum(), g0 = matrix(), g1 = matrix();
   pass.backward({here, Root(hidden, g0), Root(out, g1)}).get();
   const at::Tensor ho = xo.mm(ao).tanh();
   torch::autograd::backward({xo.square().sum(), ho, ho.mm(bo).tanh()}, {at::Tensor(), g0, g1});
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
-  expect_equal(gradient_of(b, pass), bo.grad(), "b");
+  expect_gradients();
 }
 
 // A pass completes although the program has discarded the results of calls, once or several times.
 TEST_F(SmartTest, TwoBackwardsOverPartsOfOneGraph) {
-  Pass pass{cluster[0]};
   const at::Tensor one = run_multiply(a, pass, x).sum(), two = run_multiply(b, pass, x).sum();
   pass.backward(one, {.retain_graph = true}).get();
   pass.backward(two, {.retain_graph = true}).get();
@@ -108,14 +79,11 @@ TEST_F(SmartTest, TwoBackwardsOverPartsOfOneGraph) {
   first.backward({}, true);
   second.backward({}, true);
   (first + second).backward();
-  expect_equal(pass.gradient(x), xo.grad(), "x");
-  expect_equal(gradient_of(a, pass), ao.grad(), "a");
-  expect_equal(gradient_of(b, pass), bo.grad(), "b");
+  expect_gradients();
   EXPECT_EQ(pass.state()->backwards(), 3U);
 }
 
 TEST_F(SmartTest, CallsMayFollowABackwardThatKeepsTheGraph) {
-  Pass pass{cluster[0]};
   const at::Tensor one = run_multiply(a, pass, x);
   for (int i = 0; i < 20; ++i) {
     pass.backward(one.sum(), {.retain_graph = true}).get();
@@ -129,7 +97,6 @@ TEST_F(SmartTest, CallsMayFollowABackwardThatKeepsTheGraph) {
 }
 
 TEST_F(SmartTest, AConcurrentBackwardIsRefusedAndChangesNothing) {
-  Pass pass{cluster[0]};
   const at::Tensor one = run_multiply(a, pass, x).sum(), two = run_multiply(b, pass, x).sum();
   weft::test::Event entered, left;
   one.register_hook([&](at::Tensor gradient) {
@@ -149,7 +116,6 @@ TEST_F(SmartTest, AConcurrentBackwardIsRefusedAndChangesNothing) {
 }
 
 TEST_F(SmartTest, GradientsOfGradients) {
-  Pass pass{cluster[0]};
   const at::Tensor loss = run_multiply(b, pass, run_multiply(a, pass, x)).sum();
   pass.backward(loss, {.create_graph = true}).get();
   const at::Tensor g = pass.gradient(x);
@@ -166,7 +132,6 @@ TEST_F(SmartTest, GradientsOfGradients) {
 }
 
 TEST_F(SmartTest, FastRefusesToRecordABackward) {
-  Pass pass{cluster[0]};
   EXPECT_EQ(kind_of([&] {
               pass.backward(run_multiply(a, pass, x).sum(),
                             {.create_graph = true, .mode = BackwardMode::fast})
@@ -176,7 +141,6 @@ TEST_F(SmartTest, FastRefusesToRecordABackward) {
 }
 
 TEST_F(SmartTest, TheGraphIsDrawnWithAllItsWorkers) {
-  Pass pass{cluster[0]};
   const at::Tensor loss = a.call<&Weights::through>(pass, b, x).get().sum();
   const std::string dot = pass.dot({loss}).get();
   const auto count = [&](const std::string& text) {

@@ -67,42 +67,6 @@ void expect_same(const std::vector<at::Tensor>& got, const std::vector<at::Tenso
     EXPECT_LE((got[i] - want[i]).abs().max().item<double>(), 1e-12 * want[i].abs().max().item<double>()) << i;
 }
 
-TEST(DistributedOptimizer, EqualsLibTorchOnOneProcess) {
-  at::set_num_threads(1);
-  Workers workers(2);
-  const auto net = workers.shared(1);
-  DistributedOptimizer optimizer{workers[1], torch::optim::AdamOptions(1e-2), synchronous, net};
-  ConvNet oracle;
-  torch::optim::Adam adam(oracle.parameters(), torch::optim::AdamOptions(1e-2));
-  for (int i = 0; i < 10; ++i) {
-    dist_autograd::Pass pass{workers[1]};
-    pass.backward(net.call<&ConvNet::forward>(pass, images(i)).get().square().sum()).get();
-    optimizer.step(pass).get();
-    adam.zero_grad();
-    oracle.forward(images(i)).square().sum().backward();
-    adam.step();
-  }
-  expect_same(net.call<&ConvNet::values>().get(), oracle.values());
-}
-
-TEST(DistributedOptimizer, SumsThePassesOfOneStep) {
-  at::set_num_threads(1);
-  Workers workers(2);
-  const auto net = workers.shared(1);
-  DistributedOptimizer optimizer{workers[1], torch::optim::SGDOptions(0.1), synchronous, net};
-  ConvNet oracle;
-  torch::optim::SGD sgd(oracle.parameters(), torch::optim::SGDOptions(0.1));
-  std::vector<dist_autograd::Pass> passes;
-  for (int i = 0; i < 4; ++i) {
-    auto& pass = passes.emplace_back(workers[1]);
-    pass.backward(net.call<&ConvNet::forward>(pass, images(i)).get().square().sum()).get();
-    oracle.forward(images(i)).square().sum().backward();
-  }
-  optimizer.step(passes).get();
-  sgd.step();
-  expect_same(net.call<&ConvNet::values>().get(), oracle.values());
-}
-
 // The order of two trainers A and B: A forward; B forward, backward, step; A backward. In PyTorch A's
 // backward fails with "modified by an inplace operation".
 TEST(DistributedOptimizer, InterleavedTrainersStale) {
@@ -178,20 +142,6 @@ TEST(DistributedOptimizer, InterleavedTrainersSynchronous) {
   oracle.forward(images(2)).square().sum().backward();
   sgd.step();
   expect_same(a_net.call<&ConvNet::values>().get(), oracle.values());
-}
-
-TEST(DistributedOptimizer, HandlesMustAgree) {
-  Workers workers(3);
-  const auto a_net = workers.shared(1), b_net = workers.shared(2);
-  DistributedOptimizer a{workers[1], torch::optim::SGDOptions(0.1), bounded_staleness(2), a_net};
-  a.attached().get();
-  DistributedOptimizer b{workers[2], torch::optim::SGDOptions(0.2), bounded_staleness(2), b_net};
-  try {
-    b.attached().get();
-    FAIL();
-  } catch (const rpc::Error& error) {
-    EXPECT_EQ(error.kind(), rpc::ErrorKind::invalid_argument) << error.what();
-  }
 }
 
 TEST(DistributedOptimizer, ARefusedHandleDoesNotAffectTheOtherOfItsAgent) {

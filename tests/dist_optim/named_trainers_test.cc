@@ -3,6 +3,7 @@
 
 #include <deque>
 
+#include "tests/dist_optim/refusal.h"
 #include "tests/dist_optim/step_support.h"
 
 namespace weft::dist_optim::named_trainers_test {
@@ -32,17 +33,6 @@ struct NamedTrainers : testing::Test {
   Agents workers{3};
   const rref::RRef<Layer> layer = layer_of(1);
 };
-
-rpc::ErrorKind kind_of(rpc::Future<void> future, const std::string& words) {
-  try {
-    got(std::move(future));
-  } catch (const rpc::Error& error) {
-    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
-    return error.kind();
-  }
-  ADD_FAILURE() << "no error: " << words;
-  return rpc::ErrorKind::internal;
-}
 
 TEST_F(NamedTrainers, EachHasASeatInARound) {
   DistributedOptimizer left{workers[1], synchronous(2), {module_of(layer)}, {}, "left"};
@@ -88,7 +78,7 @@ TEST_F(NamedTrainers, AStepTakesOnlyPassesOfItsTrainer) {
   DistributedOptimizer right{workers[1], bounded_staleness(4), {module_of(layer)}, {}, "right"};
   Pass a{workers[1]}, unadmitted{workers[1]};
   got(left.admit(a));
-  EXPECT_EQ(kind_of(right.admit(a), "belongs to the trainer 'left'"), rpc::ErrorKind::failed_precondition);
+  refusal(rpc::ErrorKind::failed_precondition, [&] { got(right.admit(a)); }, "belongs to the trainer 'left'");
   backward(a, 1);
   backward(unadmitted, 1);
   const StepError other = step_error(right.step(a));
@@ -154,7 +144,7 @@ TEST_F(NamedTrainers, APassReadsTheVersionThatItWasAdmittedAt) {
   backward(first, 1);
   got(optimizer.step(first));
   got(optimizer.admit(third, 0));
-  EXPECT_EQ(kind_of(optimizer.admit(third, 1), "reads version 0"), rpc::ErrorKind::failed_precondition);
+  refusal(rpc::ErrorKind::failed_precondition, [&] { got(optimizer.admit(third, 1)); }, "reads version 0");
   at::Tensor mine = input(3).requires_grad_();
   const auto out = got(layer.call<&Layer::forward>(third, mine));
   backward(second, 2);
@@ -166,11 +156,12 @@ TEST_F(NamedTrainers, APassReadsTheVersionThatItWasAdmittedAt) {
   EXPECT_TRUE(torch::equal(third.gradient(mine), expected.grad()));
   EXPECT_EQ(got(optimizer.step(third)).versions, std::vector<std::uint64_t>{3});
   Pass late{workers[1]};
-  EXPECT_EQ(kind_of(optimizer.admit(late, 0), "no longer kept"), rpc::ErrorKind::failed_precondition);
+  refusal(rpc::ErrorKind::failed_precondition, [&] { got(optimizer.admit(late, 0)); }, "no longer kept");
   Pass released{workers[1]};
   released.release();
-  EXPECT_EQ(kind_of(optimizer.admit(released), "has failed or was released"),
-            rpc::ErrorKind::failed_precondition);
+  refusal(
+      rpc::ErrorKind::failed_precondition, [&] { got(optimizer.admit(released)); },
+      "has failed or was released");
 }
 
 // A stage worker trains the layer in passes of the driver that calls it.
@@ -217,10 +208,13 @@ TEST_F(NamedTrainers, MayBeAnotherAgentThanThePassesOrigin) {
 TEST_F(NamedTrainers, DoNotAdmitPassesOfOthersToModulesWithoutThem) {
   Pass pass{workers[1]};
   const auto theirs = layer_of(2);
-  EXPECT_EQ(kind_of(ask<&OptimizerService::admit>(theirs.reference(), pass.id(), std::optional<std::string>(),
-                                                  std::optional<std::uint64_t>()),
-                    "is not a pass of worker2"),
-            rpc::ErrorKind::invalid_argument);
+  refusal(
+      rpc::ErrorKind::invalid_argument,
+      [&] {
+        got(ask<&OptimizerService::admit>(theirs.reference(), pass.id(), std::optional<std::string>(),
+                                          std::optional<std::uint64_t>()));
+      },
+      "is not a pass of worker2");
 }
 
 TEST_F(NamedTrainers, OutliveAnotherAgentWithTheSameIncarnation) {

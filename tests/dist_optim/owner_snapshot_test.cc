@@ -4,6 +4,7 @@
 #include <functional>
 #include <thread>
 
+#include "tests/dist_optim/refusal.h"
 #include "tests/dist_optim/step_support.h"
 
 namespace weft::dist_optim::owner_snapshot_test {
@@ -16,17 +17,6 @@ using rpc::ErrorKind;
 at::Tensor input(double phase) { return numbers({3, 4}, phase); }
 
 OptimizerSpec adam() { return torch::optim::AdamOptions(0.05).amsgrad(true); }
-
-ErrorKind kind_of(const std::function<void()>& code, const std::string& words = "") {
-  try {
-    code();
-  } catch (const rpc::Error& error) {
-    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
-    return error.kind();
-  }
-  ADD_FAILURE() << "no error: " << words;
-  return ErrorKind::internal;
-}
 
 using Values = std::vector<at::Tensor>;
 
@@ -159,7 +149,7 @@ TEST_F(OwnerSnapshots, ARestoreThatIsRefusedChangesNothing) {
   const auto refused = [&](const std::function<void(OwnerSnapshot&)>& spoil, const std::string& words) {
     OwnerSnapshot snapshot = good;
     spoil(snapshot);
-    EXPECT_EQ(kind_of([&] { restore(1, snapshot); }, words), ErrorKind::invalid_argument);
+    refusal(ErrorKind::invalid_argument, [&] { restore(1, snapshot); }, words);
     EXPECT_TRUE(equal(values(1), before)) << words;
   };
   for (const std::size_t i : {0U, 1U}) {  // whichever is restored first
@@ -183,15 +173,14 @@ TEST_F(OwnerSnapshots, ARestoreUnderAnOpenPassIsRefused) {
     DistributedOptimizer optimizer{workers[2], adam(), bounded_staleness(1), layers[0], layers[1]};
     Pass pass{workers[2]};
     const auto loss = forward(pass, layers, 2);
-    EXPECT_EQ(kind_of([&] { restore(0, snapshot); }, "passes over the parameters are open"),
-              ErrorKind::failed_precondition);
+    refusal(
+        ErrorKind::failed_precondition, [&] { restore(0, snapshot); }, "passes over the parameters are open");
     got(pass.backward(loss));
     EXPECT_TRUE(got(optimizer.step(pass)).applied);
     DistributedOptimizer other{workers[2], torch::optim::SGDOptions(0.1), bounded_staleness(1),
                                layers_of(1)[0]};
     got(other.attached());
-    EXPECT_EQ(kind_of([&] { restore(1, snapshot); }, "attached trainers step with SGD"),
-              ErrorKind::invalid_argument);
+    refusal(ErrorKind::invalid_argument, [&] { restore(1, snapshot); }, "attached trainers step with SGD");
   }
   restore(0, snapshot);
 }
@@ -199,13 +188,14 @@ TEST_F(OwnerSnapshots, ARestoreUnderAnOpenPassIsRefused) {
 TEST_F(OwnerSnapshots, ModulesOfOthersAndOtherObjectsAreRefused) {
   const auto theirs = layers_of(0);  // worker 2's references
   const std::vector<rref::ReferencePtr> far{theirs[0].reference()};
-  EXPECT_EQ(kind_of([&] { got(take_owner_snapshot(workers[2], far)); }, "lives on worker0"),
-            ErrorKind::invalid_argument);
-  EXPECT_EQ(kind_of([&] { got(restore_owner_snapshot(workers[2], far, {})); }, "lives on worker0"),
-            ErrorKind::invalid_argument);
+  refusal(
+      ErrorKind::invalid_argument, [&] { got(take_owner_snapshot(workers[2], far)); }, "lives on worker0");
+  refusal(
+      ErrorKind::invalid_argument, [&] { got(restore_owner_snapshot(workers[2], far, {})); },
+      "lives on worker0");
   const auto own = keepers[0]->modules();
-  EXPECT_EQ(kind_of([&] { got(take_owner_snapshot(workers[0], {own[0], own[0]})); }, "twice"),
-            ErrorKind::invalid_argument);
+  refusal(
+      ErrorKind::invalid_argument, [&] { got(take_owner_snapshot(workers[0], {own[0], own[0]})); }, "twice");
   EXPECT_TRUE(got(take_owner_snapshot(workers[0], {})).take().modules.empty());
 }
 
@@ -233,13 +223,11 @@ TEST(OwnedParametersRestore, APassThatReadsDuringARestoreWaits) {
     EXPECT_FALSE(admitted);
     std::exception_ptr refused;
     owned.admit("t", {1, 2}, [&](const std::exception_ptr& error) { refused = error; }, 0);
-    EXPECT_EQ(kind_of([&] { std::rethrow_exception(refused); }, "restore is in flight"),
-              ErrorKind::failed_precondition);
-    EXPECT_EQ(kind_of([&] { owned.register_trainer("u", torch::optim::SGDOptions(1), bounded_staleness(1)); },
-                      "restore"),
-              ErrorKind::failed_precondition);
-    EXPECT_EQ(kind_of([&] { owned.restore(state, [] {}); }, "another restore"),
-              ErrorKind::failed_precondition);
+    refusal(ErrorKind::failed_precondition, [&] { std::rethrow_exception(refused); }, "restore is in flight");
+    refusal(
+        ErrorKind::failed_precondition,
+        [&] { owned.register_trainer("u", torch::optim::SGDOptions(1), bounded_staleness(1)); }, "restore");
+    refusal(ErrorKind::failed_precondition, [&] { owned.restore(state, [] {}); }, "another restore");
     weight.variable_data().fill_(5);
   });
   EXPECT_TRUE(admitted);
@@ -255,8 +243,9 @@ TEST(OwnedParametersRestore, APassThatReadsDuringARestoreWaits) {
                EXPECT_EQ(version, 8U);
              });
   EXPECT_TRUE(torch::equal(weight, at::full({2}, 4, at::kDouble)));
-  EXPECT_EQ(kind_of([&] { owned.restore(state, [] { throw rpc::Error(ErrorKind::internal, "no"); }); }, "no"),
-            ErrorKind::internal);
+  refusal(
+      ErrorKind::internal, [&] { owned.restore(state, [] { throw rpc::Error(ErrorKind::internal, "no"); }); },
+      "no");
   EXPECT_EQ(owned.stats().version, 8U);
   EXPECT_EQ(OwnedParameters::Version{8}, owned.snapshot([] {}).version);
 }

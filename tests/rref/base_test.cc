@@ -105,12 +105,6 @@ TEST_F(BaseTest, ConversionKeepsCallOptions) {
   EXPECT_EQ(kind_of([&] { got(hurried.call<&Shape::area>()); }), ErrorKind::deadline_exceeded);
 }
 
-TEST_F(BaseTest, AnObjectOfAnotherTypeIsRefused) {
-  const auto box = create<Box>(peer("user", "owner"), 1);
-  EXPECT_EQ(kind_of([&] { got(RRef<Shape>(box.reference()).call<&Shape::area>()); }),
-            ErrorKind::type_mismatch);
-}
-
 TEST_F(BaseTest, TheBaseIsCalledOnlyWhereItIsServed) {
   const auto square = local(agent("third"), std::make_shared<Square>(2.0));
   const auto error = error_of([&] { got(RRef<Shape>(square).call<&Shape::area>()); });

@@ -39,69 +39,35 @@ class HandoverOf : public RRefTest {
   }
 };
 
-TEST_F(HandoverOf, OwnerToUser) {
-  give("owner", "anna", box_of("owner"));
-  expect_alive_at("anna");
-  keepers["anna"]->drop();
+struct Path {
+  const char *name, *from, *to;
+};
+class HandoverPath : public HandoverOf, public testing::WithParamInterface<Path> {
+ protected:
+  const std::string from = GetParam().from, to = GetParam().to;
+};
+INSTANTIATE_TEST_SUITE_P(, HandoverPath,
+                         testing::Values(Path{"OwnerToUser", "owner", "anna"},
+                                         Path{"UserToUserThatHasNeverCalledTheOwner", "anna", "bert"},
+                                         Path{"UserToOwner", "anna", "owner"},
+                                         Path{"OwnerToItself", "owner", "owner"},
+                                         Path{"UserToItself", "anna", "anna"}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(HandoverPath, AsAnArgument) {
+  give(from, to, box_of(from));
+  EXPECT_EQ(keepers[to]->boxes.front().is_owner(), to == "owner");
+  expect_alive_at(to);
+  keepers[to]->drop();
   expect_gone();
 }
 
-TEST_F(HandoverOf, OwnerToUserAsAResult) {
-  keepers["owner"]->keep(box_of("owner"));
-  auto box = got(peer("anna", "owner").call<&Keeper::give>());
+TEST_P(HandoverPath, AsAResult) {
+  keepers[from]->keep(box_of(from));
+  auto box = got(peer(to, from).call<&Keeper::give>());
+  EXPECT_EQ(box.is_owner(), to == "owner");
   EXPECT_EQ(got(box.call<&Box::get>()), 1);
   EXPECT_EQ(Counted::alive, 1);
-  box = {};
-  expect_gone();
-}
-
-TEST_F(HandoverOf, UserToUserThatHasNeverCalledTheOwner) {
-  give("anna", "bert", box_of("anna"));
-  expect_alive_at("bert");
-  keepers["bert"]->drop();
-  expect_gone();
-}
-
-TEST_F(HandoverOf, UserToUserAsAResult) {
-  keepers["anna"]->keep(box_of("anna"));
-  auto box = got(peer("bert", "anna").call<&Keeper::give>());
-  EXPECT_EQ(got(box.call<&Box::get>()), 1);
-  EXPECT_EQ(Counted::alive, 1);
-  box = {};
-  expect_gone();
-}
-
-TEST_F(HandoverOf, UserToOwner) {
-  give("anna", "owner", box_of("anna"));
-  EXPECT_TRUE(keepers["owner"]->boxes.front().is_owner());
-  expect_alive_at("owner");
-  keepers["owner"]->drop();
-  expect_gone();
-}
-
-TEST_F(HandoverOf, UserToOwnerAsAResult) {
-  keepers["anna"]->keep(box_of("anna"));
-  auto box = got(peer("owner", "anna").call<&Keeper::give>());
-  EXPECT_TRUE(box.is_owner());
-  EXPECT_EQ(got(box.local())->value, 1);
-  box = {};
-  expect_gone();
-}
-
-TEST_F(HandoverOf, OwnerToItself) {
-  give("owner", "owner", box_of("owner"));
-  expect_alive_at("owner");
-  auto box = got(peer("owner", "owner").call<&Keeper::give>());
-  EXPECT_EQ(got(box.call<&Box::get>()), 1);
-  box = {};
-  expect_gone();
-}
-
-TEST_F(HandoverOf, UserToItself) {
-  give("anna", "anna", box_of("anna"));
-  expect_alive_at("anna");
-  auto box = got(peer("anna", "anna").call<&Keeper::give>());
-  EXPECT_EQ(got(box.call<&Box::get>()), 1);
   box = {};
   expect_gone();
 }

@@ -257,19 +257,6 @@ TEST_P(LossTest, AnRRefMayOutliveItsAgent) {
   eventually("both objects are gone", [] { return Counted::alive == 0; });
 }
 
-TEST_P(LossTest, TwoAgentsOwnObjectsOfEachOther) {
-  auto annas = create<Box>(peer("anna", "bert"), 1);
-  auto berts = create<Box>(peer("bert", "anna"), 2);
-  got(annas.call<&Box::keep>(create<Box>(peer("anna", "anna"), 3)));
-  got(berts.call<&Box::keep>(create<Box>(peer("bert", "bert"), 4)));
-  EXPECT_EQ(got(got(annas.call<&Box::give>()).call<&Box::get>()), 3);
-  EXPECT_EQ(got(got(berts.call<&Box::give>()).call<&Box::get>()), 4);
-  EXPECT_EQ(Counted::alive, 4);
-  annas = {};
-  berts = {};
-  expect_nothing_left();
-}
-
 TEST_P(LossTest, ACycleBetweenOwnersLastsUntilTheyEnd) {
   {
     const auto a = create<Box>(peer("anna", "bert"), 1);

@@ -33,15 +33,6 @@ class StoredObjectsTest : public testing::Test {
   std::vector<std::string> told;
 };
 
-TEST_F(StoredObjectsTest, WaitersAreNotifiedInOrder) {
-  EXPECT_FALSE(objects.when_alive(one, note("a")));
-  EXPECT_FALSE(objects.when_alive(one, note("b")));
-  EXPECT_FALSE(objects.when_alive(two, note("other")));
-  objects.settle(one, object());
-  EXPECT_TRUE(objects.when_alive(one, note("c")));
-  EXPECT_EQ(told, (std::vector<std::string>{"a found", "b found", "c found"}));
-}
-
 TEST_F(StoredObjectsTest, ALateWaiterIsNotifiedAfterTheEarlierOnes) {
   objects.when_alive(one, [this](StoredObjects::Found) {
     EXPECT_TRUE(objects.when_alive(one, note("late")));
@@ -50,13 +41,6 @@ TEST_F(StoredObjectsTest, ALateWaiterIsNotifiedAfterTheEarlierOnes) {
   objects.when_alive(one, note("b"));
   objects.settle(one, object());
   EXPECT_EQ(told, (std::vector<std::string>{"a", "b found", "late found"}));
-}
-
-TEST_F(StoredObjectsTest, AFailedCreationIsReportedToAll) {
-  objects.when_alive(one, note("a"));
-  objects.settle(one, fault("no"));
-  objects.when_alive(one, note("b"));
-  EXPECT_EQ(told, (std::vector<std::string>{"a: no", "b: no"}));
 }
 
 TEST_F(StoredObjectsTest, AnObjectThatNeverArrivesFailsItsWaiters) {

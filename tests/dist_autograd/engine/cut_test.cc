@@ -157,44 +157,6 @@ void expect_close(const at::Tensor& actual, const at::Tensor& expected, const st
   EXPECT_LE(error, 1e-12 * (1.0 + expected.abs().max().item<double>())) << what;
 }
 
-TEST(EngineCut, ACycleBetweenWorkersMayShareAWeight) {
-  // A -> B -> A -> B, with one weight on each side that is used on every visit, and hooks where the graph is
-  // cut.
-  for (Mode mode : {Mode::fast, Mode::smart, Mode::smart_per_tensor}) {
-    std::mt19937 random(1);
-    int calls[2] = {0, 0};
-    auto program = [&](Cluster* cluster) {
-      variable_list weights{leaf({4, 4}, 1), leaf({4, 4}, 2)};
-      auto h = numbers({4, 4}, 3);
-      std::vector<at::Tensor> visited;
-      for (std::size_t visit = 0; visit < 4; ++visit) {
-        const std::size_t worker = visit % 2;
-        h = h.mm(weights[worker]).tanh();
-        h.register_hook([&calls, cluster](const at::Tensor& g) {
-          ++calls[cluster ? 1 : 0];
-          return g.clamp(-0.5, 0.5) * 2.0;
-        });
-        visited.push_back(h);
-        if (cluster && visit < 3) h = cluster->move(worker, {h})[0];
-      }
-      return std::pair{weights, visited};
-    };
-    auto [expected, whole] = program(nullptr);
-    torch::autograd::backward({whole[3], whole[1]}, {numbers({4, 4}, 4), numbers({4, 4}, 5)});
-    Cluster cluster(2, mode);
-    auto [weights, cut] = program(&cluster);
-    cluster.add_root(1, cut[3], numbers({4, 4}, 4));
-    cluster.add_root(1, cut[1], numbers({4, 4}, 5));  // interior: also reached through A
-    cluster.backward(random);
-    for (std::size_t worker : {0u, 1u}) {
-      expect_close(cluster.sink(worker)[weights[worker]], expected[worker].grad(),
-                   "weight " + std::to_string(worker));
-    }
-    EXPECT_EQ(calls[0], 4);
-    EXPECT_EQ(calls[1], 4);
-  }
-}
-
 // Runs a random program, which is the same for the same seed. With a cluster, each value is on a worker and
 // is moved to the worker that uses it. Without a cluster, the program builds one graph.
 struct Random {

@@ -113,13 +113,6 @@ struct CheckpointOfInputs : Function<CheckpointOfInputs> {
   }
 };
 
-TEST(EngineFunction, CustomFunction) {
-  expect_as_oracle([] {
-    auto x = leaf({4}, 1);
-    return Graph{{Scale::apply(Scale::apply(x.sin(), 1.5), 0.5).sum()}, {{}}, {x}};
-  });
-}
-
 TEST(EngineFunction, MaterializedAndUndefinedGradients) {
   for (bool materialize : {true, false}) {
     for (int used : {0, 1}) {

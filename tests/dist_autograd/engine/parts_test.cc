@@ -171,21 +171,6 @@ TEST(EngineParts, Recurrent) {
       numbers({3, 2, 6}, 1));
 }
 
-// The gradients of `w` come from both kinds of boundary nodes and from nodes of the weight part. They are
-// summed in the order of one backward.
-TEST(EngineParts, TiedWeights) {
-  expect_as_whole([](const at::Tensor& x) {
-    const auto w = leaf({6, 6}, 2);
-    const auto scaled = w / w.norm();
-    at::Tensor h = x;
-    for (int i = 0; i < 5; ++i) {
-      h = h.mm(w).tanh() + h.mm(scaled);
-      if (i % 2 == 0) h.register_hook([](at::Tensor g) { return g * 1.5; });
-    }
-    return Built{(h * w.sum()).sum() + w.square().sum(), {w}};
-  });
-}
-
 struct Product : torch::autograd::Function<Product> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& a,
                             const at::Tensor& b) {
@@ -263,13 +248,6 @@ TEST(EngineParts, Checkpoints) {
     const auto run = [module](const variable_list& in) { return variable_list{module->forward(in[0])}; };
     const auto h = activation_checkpoint(run, {x}, module->parameters())[0];
     return of_module(*module, h);
-  });
-}
-
-TEST(EngineParts, ALeafThatIsAnInput) {
-  expect_as_whole([](const at::Tensor& x) {
-    const auto w = leaf({6, 6}, 2), own = leaf({4, 6}, 3);
-    return Built{(x + own).mm(w).tanh().sum(), {w, own}};
   });
 }
 
@@ -418,24 +396,6 @@ TEST(EngineParts, WithoutLeavesNoNodeIsDeferred) {
   executor.run();
   EXPECT_TRUE(executor.complete());
   executor.run_weights();
-}
-
-TEST(EngineParts, DeferredNodesAreFreedWithTheExecutor) {
-  c10::weak_intrusive_ptr<c10::StorageImpl> saved{c10::intrusive_ptr<c10::StorageImpl>()};
-  MapSink sink;
-  auto executor = std::make_optional<NodeExecutor>(sink, in_parts);
-  {
-    const Input input(numbers({4, 6}, 1));
-    const auto w = leaf({6, 6}, 2);
-    const at::Tensor h = input.x.tanh();
-    saved = h.storage().getWeakStorageImpl();
-    executor->add_root(h.mm(w).sum());
-  }
-  executor->plan();
-  executor->run();
-  EXPECT_FALSE(saved.expired()) << "the gradient of w needs it";
-  executor.reset();
-  EXPECT_TRUE(saved.expired());
 }
 
 TEST(EngineParts, SavedTensorsAreFreedOnceTheWeightPartHasRun) {
@@ -592,12 +552,6 @@ ErrorKind kind_of(const std::function<void()>& act) {
   return ErrorKind::internal;
 }
 
-TEST(EngineParts, ARecordedBackwardCannotBeDeferred) {
-  MapSink sink;
-  EXPECT_EQ(kind_of([&] { NodeExecutor(sink, {.create_graph = true, .defer_weights = true}); }),
-            ErrorKind::invalid_argument);
-}
-
 TEST(EngineParts, AWeightChangedBetweenThePartsGivesTheErrorOfLibTorch) {
   const Input input(numbers({4, 6}, 1));
   at::Tensor h = input.x.tanh();
@@ -614,19 +568,6 @@ TEST(EngineParts, AWeightChangedBetweenThePartsGivesTheErrorOfLibTorch) {
             std::string::npos);
   EXPECT_TRUE(executor.failed());
   EXPECT_EQ(kind_of([&] { executor.run_weights(); }), ErrorKind::failed_precondition);
-}
-
-TEST(EngineParts, AnExceptionInTheWeightPartIsRethrown) {
-  const Input input(numbers({4, 6}, 1));
-  const auto w = leaf({6, 6}, 2);
-  MapSink sink;
-  NodeExecutor executor(sink, in_parts);
-  executor.add_root(input.x.mm(testing::Fail::apply(w)).sum());
-  executor.plan();
-  executor.run();
-  EXPECT_TRUE(input.exit->gradient.defined());
-  EXPECT_EQ(testing::message_of([&] { executor.run_weights(); }), "no luck");
-  EXPECT_TRUE(executor.failed());
 }
 
 TEST(EngineParts, WeightsRunOnlyAfterThePlan) {

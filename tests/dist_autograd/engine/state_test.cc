@@ -53,28 +53,6 @@ TEST(EngineState, ASourceGetsItsGradientsByDelivery) {
   expect_identical(sink[w], expected[1], "w");
 }
 
-TEST(EngineState, RootsAndSourcesMayLeadToTheSameNode) {
-  auto x = leaf({4}, 1);
-  auto h = x.sin(), y = h.exp();
-  MapSink sink;
-  NodeExecutor executor(sink, {.retain_graph = true});
-  auto first = source_of("first", {h}), second = source_of("second", {y});
-  executor.expect(second);
-  executor.add_root(h, numbers({4}, 2));
-  executor.expect(first);
-  executor.plan();
-  executor.run();
-  executor.deliver(first, {numbers({4}, 3)});
-  executor.run();
-  EXPECT_EQ(sink.calls, 0) << "h waits for y";
-  executor.deliver(second, {numbers({4}, 4)});
-  executor.run();
-  EXPECT_TRUE(executor.complete());
-  EXPECT_EQ(sink.calls, 1);
-  auto expected = torch::autograd::grad({y, h}, {x}, {numbers({4}, 4), numbers({4}, 2) + numbers({4}, 3)});
-  EXPECT_TRUE(at::allclose(sink[x], expected[0], 1e-13, 1e-13));
-}
-
 TEST(EngineState, ASourceMayAlsoHaveAPredecessor) {
   auto x = leaf({4}, 1);
   auto inner = source_of("inner", {x.sin()});

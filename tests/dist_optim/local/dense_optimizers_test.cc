@@ -115,29 +115,6 @@ TEST(DenseOptimizers, RefuseTheOptionsThatPythonRefuses) {
     EXPECT_THROW(spec.make({}), rpc::Error) << to_string(spec);
 }
 
-// The optimizer that continues and the one that loads its state compute the same values.
-TEST(DenseOptimizers, StateIsSavedAndRestored) {
-  for (const OptimizerSpec& spec : {OptimizerSpec(AdadeltaOptions(0.5)), OptimizerSpec(AdamaxOptions(0.1)),
-                                    OptimizerSpec(RpropOptions(0.1))}) {
-    const auto train = [](ShadowLeaves& leaves, int from, int to) {
-      for (int t = from; t <= to; ++t) leaves.step({{0, numbers(4, t)}});
-    };
-    const at::Tensor weight = numbers(4, 9).requires_grad_();
-    ShadowLeaves leaves({{"weight", weight}}, spec);
-    train(leaves, 1, 3);
-    leaves.set_learning_rate(0.05);
-    const at::Tensor copy = weight.detach().clone().requires_grad_();
-    ShadowLeaves other({{"weight", copy}}, spec);
-    other.set_state(leaves.state());
-    for (ShadowLeaves* each : {&leaves, &other}) {
-      EXPECT_EQ(each->learning_rate(), 0.05);
-      EXPECT_EQ(each->state().tensors.at("weight/step").item<std::int64_t>(), 3);
-      train(*each, 4, 6);
-    }
-    EXPECT_TRUE(torch::equal(weight, copy)) << spec.name;
-  }
-}
-
 TEST(DenseOptimizers, RefuseArchives) {
   const auto optimizer = OptimizerSpec(AdamaxOptions(0.1)).make({numbers(4, 9).requires_grad_()});
   torch::serialize::OutputArchive archive;

@@ -7,7 +7,6 @@
 #include <weft/dist_optim/local/step_mode.h>
 #include <weft/rpc/core/error.h>
 
-#include <functional>
 #include <limits>
 #include <map>
 #include <string>
@@ -22,19 +21,10 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include "tests/dist_optim/refusal.h"
+
 namespace weft::dist_optim::local_optimizer_spec_test {
 namespace {
-
-std::string refusal(const std::function<void()>& code) {
-  try {
-    code();
-  } catch (const rpc::Error& error) {
-    EXPECT_EQ(error.kind(), rpc::ErrorKind::invalid_argument) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
 
 // Every option has a value other than its default. If the spec omits an option, the test fails.
 template <typename Options>

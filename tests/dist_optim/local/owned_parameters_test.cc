@@ -184,31 +184,6 @@ TEST(Trap, CatchesLibtorchsOwnOptimizers) {
   EXPECT_FALSE(interleave([](auto parameters) { return torch::optim::SGD(parameters, SGDOptions(rate)); }));
 }
 
-TEST(Trap, StaleGivesTheExactGradientOfTheVersionThatWasRead) {
-  Served served(bounded_staleness(1), {"a", "b"});
-  auto untouched = copy(*served.net);
-  auto before = values(served.owned.parameters());
-
-  auto loss_a = served.forward("a", pass_a, input(1));
-  auto loss_b = served.forward("b", pass_b, input(2));
-  auto gradients_b = served.backward(pass_b, loss_b);
-  auto stepped_b = served.step("b", {{pass_b, gradients_b}});
-  ASSERT_TRUE(stepped_b->done && !stepped_b->error);
-  served.expect_stepped(before, {gradients_b});  // the module shows the newest version
-  auto gradients_a = served.backward(pass_a, loss_a);
-
-  EXPECT_TRUE(equal(gradients_a, gradients_of(untouched->loss(input(1)), parameters_of(*untouched))));
-  EXPECT_EQ(served.owned.stats().live_versions, 2u);
-  auto stepped_a = served.step("a", {{pass_a, gradients_a}});
-  ASSERT_TRUE(stepped_a->done && !stepped_a->error);
-  EXPECT_EQ(stepped_a->version, 2u);
-  served.expect_stepped(before, {gradients_b, gradients_a});
-  auto stats = served.owned.stats();
-  EXPECT_EQ(stats.staleness, (std::map<std::uint64_t, std::uint64_t>{{0, 1}, {1, 1}}));
-  EXPECT_EQ(stats.mean_staleness(), 0.5);
-  EXPECT_EQ(stats.live_versions, 1u);
-}
-
 // A pass that reads an old version reads it also in its later forwards, not only in its backward.
 TEST(Trap, StalePassesKeepReadingTheirVersion) {
   Served served(bounded_staleness(2), {"a", "b"});
@@ -220,29 +195,6 @@ TEST(Trap, StalePassesKeepReadingTheirVersion) {
   auto gradients_a = served.backward(pass_a, early + late);
   auto expected = untouched->loss(input(1)) + untouched->loss(input(3));
   EXPECT_TRUE(equal(gradients_a, gradients_of(expected, parameters_of(*untouched))));
-}
-
-TEST(Trap, SynchronousAppliesBothGradientsAfterBothArrived) {
-  Served served(synchronous(2), {"a", "b"});
-  auto untouched = copy(*served.net);
-  auto before = values(served.owned.parameters());
-
-  auto loss_a = served.forward("a", pass_a, input(1));
-  auto loss_b = served.forward("b", pass_b, input(2));
-  auto gradients_b = served.backward(pass_b, loss_b);
-  auto stepped_b = served.step("b", {{pass_b, gradients_b}});
-  EXPECT_FALSE(stepped_b->done);
-  served.expect_stepped(before, {});
-  auto gradients_a = served.backward(pass_a, loss_a);
-  EXPECT_TRUE(equal(gradients_a, gradients_of(untouched->loss(input(1)), parameters_of(*untouched))));
-  auto stepped_a = served.step("a", {{pass_a, gradients_a}});
-  for (const auto& stepped : {stepped_a, stepped_b}) {
-    ASSERT_TRUE(stepped->done);
-    EXPECT_FALSE(stepped->error);
-    EXPECT_EQ(stepped->version, 1u);
-  }
-  served.expect_stepped(before, {gradients_a, gradients_b});
-  EXPECT_EQ(served.owned.stats().copied_bytes, 0u) << "nobody else reads: in place";
 }
 
 TEST(Trap, FreeAppliesAGradientOfMixedWeights) {
@@ -274,33 +226,6 @@ Gradients ones(const Served& served, double scale = 1) {
     gradients[gradients.size()] = torch::full_like(parameter.tensor.detach(), scale);
   }
   return gradients;
-}
-
-TEST(OwnedParameters, SumsThePassesOfOneStep) {
-  Served served(bounded_staleness(0), {"a"}, torch::optim::AdamOptions(0.1));
-  auto reference_net = copy(*served.net);
-  torch::optim::Adam reference(reference_net->parameters(), torch::optim::AdamOptions(0.1));
-  for (std::uint64_t round = 0; round < 5; ++round) {
-    reference.zero_grad();
-    std::vector<PassGradients> passes;
-    std::vector<at::Tensor> losses;
-    for (std::uint64_t i = 0; i < 3; ++i) {
-      PassKey pass{round + 1, i};
-      losses.push_back(served.forward("a", pass, input(static_cast<int>(round * 3 + i))));
-      reference_net->loss(input(static_cast<int>(round * 3 + i))).backward();
-      passes.push_back({pass, {}});
-    }
-    for (std::size_t i = 0; i < 3; ++i) passes[i].gradients = served.backward(passes[i].pass, losses[i]);
-    reference.step();
-    auto stepped = served.step("a", std::move(passes));
-    ASSERT_TRUE(stepped->done && !stepped->error);
-  }
-  auto expected = reference_net->parameters();
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_TRUE(torch::allclose(served.owned.parameters()[i].tensor, expected[i], 0, 1e-12));
-  }
-  EXPECT_EQ(served.owned.stats().copied_bytes, 0u);
-  EXPECT_EQ(served.owned.stats().open_passes, 0u);
 }
 
 TEST(OwnedParameters, CopiesOnlyVersionsThatAnotherPassReadsAndFreesUnreadOnes) {

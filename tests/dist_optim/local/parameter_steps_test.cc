@@ -13,6 +13,7 @@
 #include <torch/types.h>
 
 #include "tests/dist_optim/local/owned_parameters_support.h"
+#include "tests/dist_optim/refusal.h"
 #include "tests/support/cluster.h"
 #include "tests/support/fake_accelerator.h"
 
@@ -23,15 +24,6 @@ using torch::optim::SGDOptions;
 
 const PassKey pass_1{0, 1}, pass_2{0, 2};
 const StepDecision apply{}, skip{StepDecision::Action::skip, 1, 0};
-
-void expect_refused(rpc::ErrorKind kind, const std::function<void()>& code) {
-  try {
-    code();
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const rpc::Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-  }
-}
 
 // One parameter. Every gradient and the rate are 1, so that a step subtracts 1.
 class ParameterSteps : public testing::Test {
@@ -113,7 +105,7 @@ TEST_F(ParameterSteps, AnAbortedPassMayStepAgain) {
   prepare("a", 1, pass_1);
   owned.abort("a", 1);
   owned.abort("a", 1);  // no effect
-  expect_refused(rpc::ErrorKind::failed_precondition, [&] { commit("a", 1); });
+  refusal(rpc::ErrorKind::failed_precondition, [&] { commit("a", 1); });
   EXPECT_EQ(done, 0);
   prepare("a", 2, pass_1);
   commit("a", 2);
@@ -125,9 +117,9 @@ TEST_F(ParameterSteps, APassBelongsToOneStepAndStepsOnce) {
   join("a", bounded_staleness(5));
   open("a", pass_1);
   prepare("a", 1, pass_1);
-  expect_refused(rpc::ErrorKind::failed_precondition, [&] { prepare("a", 2, pass_1); });
+  refusal(rpc::ErrorKind::failed_precondition, [&] { prepare("a", 2, pass_1); });
   commit("a", 1);
-  expect_refused(rpc::ErrorKind::failed_precondition, [&] { prepare("a", 3, pass_1); });
+  refusal(rpc::ErrorKind::failed_precondition, [&] { prepare("a", 3, pass_1); });
   owned.admit("a", pass_1, [](std::exception_ptr error) { EXPECT_TRUE(error != nullptr); });
   owned.release(pass_1);  // the end of the pass: the owner forgets it
   open("a", pass_1);
@@ -218,7 +210,7 @@ TEST_F(ParameterSteps, APreparedStepEndsWithItsTrainer) {
   EXPECT_FALSE(admitted);
   unregister_trainer(owned, "a", true);
   EXPECT_TRUE(admitted);
-  expect_refused(rpc::ErrorKind::failed_precondition, [&] { commit("a", 1); });
+  refusal(rpc::ErrorKind::failed_precondition, [&] { commit("a", 1); });
   expect_weight(0);
 }
 
@@ -229,8 +221,7 @@ TEST_F(ParameterSteps, ARoundWaitsForCommitsAndTakesOneStepATrainer) {
   open("b", pass_2);
   prepare("a", 1, pass_1);
   prepare("b", 1, pass_2);
-  expect_refused(rpc::ErrorKind::failed_precondition,
-                 [&] { owned.prepare("a", 2, {gradient({0, 9})}, {}, 1); });
+  refusal(rpc::ErrorKind::failed_precondition, [&] { owned.prepare("a", 2, {gradient({0, 9})}, {}, 1); });
   commit("a", 1);
   EXPECT_EQ(done, 0);
   commit("b", 1, skip);  // it has arrived, without a gradient

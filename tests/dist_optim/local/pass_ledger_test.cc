@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -12,6 +11,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "tests/dist_optim/refusal.h"
 
 namespace weft::dist_optim::local_pass_ledger_test {
 namespace {
@@ -33,39 +34,11 @@ std::uint64_t step(PassLedger& ledger, const std::string& trainer, const std::ve
   return staleness;
 }
 
-std::string refusal(rpc::ErrorKind kind, const std::function<void()>& code) {
-  try {
-    code();
-  } catch (const rpc::Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
-
 TEST(PassKey, IsOrderedHashedAndPrinted) {
   EXPECT_LT((PassKey{1, 9}), (PassKey{2, 0}));
   EXPECT_EQ(to_string(PassKey{0xab, 1}), "00000000000000ab0000000000000001");
   std::unordered_set<PassKey> set{{1, 2}, {1, 2}, {2, 1}};
   EXPECT_EQ(set.size(), 2u);
-}
-
-TEST(PassLedger, Stale0LetsOneTrainerAtATimeRead) {
-  auto ledger = ledger_of(bounded_staleness(0), {"a", "b", "c"});
-  EXPECT_EQ(ledger.admit("a", key(1)), Admission::admitted);
-  EXPECT_EQ(ledger.admit("b", key(2)), Admission::waiting);
-  EXPECT_EQ(ledger.admit("c", key(3)), Admission::waiting);
-  EXPECT_EQ(ledger.admit("a", key(4)), Admission::admitted) << "its group reads already";
-  EXPECT_EQ(ledger.admit("b", key(5)), Admission::waiting);
-  EXPECT_TRUE(ledger.admit_waiting().empty());
-  EXPECT_EQ(step(ledger, "a", {key(1), key(4)}), 0u);
-  EXPECT_EQ(ledger.admit_waiting(), (std::vector{key(2), key(5)}))
-      << "first come; b's second goes with its first";
-  EXPECT_EQ(ledger.pin(key(2)), 1u);
-  EXPECT_TRUE(ledger.release(key(3)));
-  EXPECT_FALSE(ledger.release(key(2)));
-  EXPECT_EQ(ledger.waiting(), 0u);
 }
 
 TEST(PassLedger, OtherTrainersAreAtMostKStepsAheadOfTheSlowest) {
@@ -80,20 +53,6 @@ TEST(PassLedger, OtherTrainersAreAtMostKStepsAheadOfTheSlowest) {
   EXPECT_TRUE(ledger.admit_waiting().empty());
   EXPECT_EQ(step(ledger, "slow", {key(0)}), 2u);
   EXPECT_EQ(ledger.admit_waiting(), std::vector{key(3)});
-}
-
-TEST(PassLedger, PassesBetweenTwoStepsOfATrainerShareTheirFirstPin) {
-  auto ledger = ledger_of(bounded_staleness(3), {"a", "b"});
-  ledger.admit("a", key(1));
-  ledger.admit("b", key(2));
-  step(ledger, "b", {key(2)});
-  ledger.admit("a", key(3));
-  EXPECT_EQ(ledger.pin(key(3)), 0u);
-  EXPECT_EQ(step(ledger, "a", {key(1), key(3)}), 1u);
-  ledger.admit("a", key(4));
-  EXPECT_EQ(ledger.pin(key(4)), 2u);
-  ledger.release(key(4));
-  EXPECT_EQ(ledger.take_dropped(), std::vector<std::uint64_t>{0});
 }
 
 TEST(PassLedger, APartOfATrainersPassesStepsOnlyWhereTheBoundHoldsForTheRest) {
@@ -119,30 +78,6 @@ TEST(PassLedger, NamesTrainersInMessages) {
   EXPECT_NE(unread.find("of trainer bob"), std::string::npos) << unread;
 }
 
-TEST(PassLedger, SynchronousPassesNeverWaitAndOldOnesCannotStep) {
-  auto ledger = ledger_of(synchronous, {"a", "b"});
-  ledger.admit("a", key(1));
-  ledger.admit("b", key(2));
-  ledger.admit("b", key(3));
-  ledger.check_step("a", {key(1)});
-  ledger.step({{"a", {key(1)}}, {"b", {key(2)}}});
-  std::string message =
-      refusal(rpc::ErrorKind::failed_precondition, [&] { ledger.check_step("b", {key(3)}); });
-  EXPECT_NE(message.find(to_string(key(3))), std::string::npos) << message;
-  EXPECT_NE(message.find("trainer b"), std::string::npos) << message;
-  EXPECT_NE(message.find("1 step old"), std::string::npos) << message;
-}
-
-TEST(PassLedger, ATrainerThatWaitsDoesNotDelayOthers) {
-  auto ledger = ledger_of(synchronous, {"a", "b"});
-  ledger.hold("a");
-  EXPECT_EQ(ledger.admit("a", key(1)), Admission::waiting);
-  EXPECT_EQ(ledger.admit("b", key(2)), Admission::admitted);
-  EXPECT_TRUE(ledger.admit_waiting().empty());
-  ledger.end_hold("a");
-  EXPECT_EQ(ledger.admit_waiting(), std::vector{key(1)});
-}
-
 TEST(PassLedger, APreparedStepCountsInAdditionToOpenPasses) {
   auto ledger = ledger_of(bounded_staleness(2), {"a", "b", "c"});
   ledger.admit("a", key(1));
@@ -161,18 +96,6 @@ TEST(PassLedger, APreparedStepCountsInAdditionToOpenPasses) {
   EXPECT_EQ(ledger.admit_waiting(), std::vector{key(5)});
 }
 
-TEST(PassLedger, AnAbandonedPreparedStepLeavesItsPassesOpen) {
-  auto ledger = ledger_of(bounded_staleness(0), {"a", "b"});
-  ledger.admit("a", key(1));
-  ledger.prepare_step("a", {key(1)});
-  ledger.admit("a", key(2));
-  ledger.end_prepared("a", {key(1)});
-  EXPECT_EQ(ledger.admit_waiting(), std::vector{key(2)});
-  EXPECT_EQ(ledger.admit("b", key(3)), Admission::waiting);
-  EXPECT_EQ(step(ledger, "a", {key(1), key(2)}), 0U);
-  EXPECT_EQ(ledger.admit_waiting(), std::vector{key(3)});
-}
-
 TEST(PassLedger, RefusesUnknownRepeatedAndForeignPasses) {
   auto ledger = ledger_of(bounded_staleness(1), {"a", "b"});
   ledger.admit("a", key(1));
@@ -182,47 +105,6 @@ TEST(PassLedger, RefusesUnknownRepeatedAndForeignPasses) {
   refusal(rpc::ErrorKind::invalid_argument, [&] { ledger.admit("b", key(1)); });
   step(ledger, "a", {key(1)});
   refusal(rpc::ErrorKind::failed_precondition, [&] { ledger.check_step("a", {key(1)}); });
-}
-
-TEST(PassLedger, ReportsVersionsThatOthersReadAndVersionsWithoutReaders) {
-  auto ledger = ledger_of(bounded_staleness(2), {"a", "b"});
-  ledger.admit("a", key(1));
-  EXPECT_FALSE(ledger.read_by_others({{"a", {key(1)}}}));
-  ledger.admit("b", key(2));
-  EXPECT_TRUE(ledger.read_by_others({{"a", {key(1)}}}));
-  EXPECT_FALSE(ledger.read_by_others({{"a", {key(1)}}, {"b", {key(2)}}}));
-  ledger.retain(0);  // a reader in the gate
-  EXPECT_TRUE(ledger.read_by_others({{"a", {key(1)}}, {"b", {key(2)}}}));
-  step(ledger, "a", {key(1)});
-  ledger.release(key(2));
-  EXPECT_TRUE(ledger.take_dropped().empty());
-  ledger.unretain(0);
-  EXPECT_EQ(ledger.take_dropped(), std::vector<std::uint64_t>{0});
-  EXPECT_TRUE(ledger.take_dropped().empty());
-}
-
-TEST(PassLedger, TheEndOfATrainerAdmitsPassesThatWaitedForIt) {
-  auto ledger = ledger_of(bounded_staleness(0), {"a", "b"});
-  ledger.admit("a", key(1));
-  ledger.admit("b", key(2));
-  ledger.admit("b", key(3));
-  EXPECT_TRUE(ledger.remove_trainer("a").empty());
-  EXPECT_EQ(ledger.admit_waiting(), (std::vector{key(2), key(3)}));
-  EXPECT_EQ(ledger.admit("b", key(3)), Admission::admitted);
-  ledger.add_trainer("a");
-  ledger.admit("a", key(4));
-  EXPECT_EQ(ledger.remove_trainer("a"), std::vector{key(4)});
-  EXPECT_EQ(ledger.open(), 2u);
-}
-
-TEST(PassLedger, PassesWithoutAnOptimizerPinButNeverWaitNorCount) {
-  auto ledger = ledger_of(bounded_staleness(0), {"a"});
-  ledger.admit("a", key(1));
-  EXPECT_EQ(ledger.admit("visitor", key(2)), Admission::admitted);
-  EXPECT_TRUE(ledger.read_by_others({{"a", {key(1)}}}));
-  EXPECT_EQ(step(ledger, "a", {key(1)}), 0u);
-  EXPECT_EQ(ledger.pin(key(2)), 0u);
-  EXPECT_EQ(ledger.admit("a", key(3)), Admission::admitted);
 }
 
 TEST(PassLedger, APassMayNameAVersionThatAnotherOneKeeps) {

@@ -22,6 +22,8 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include "tests/dist_optim/refusal.h"
+
 namespace weft::dist_optim::local_slices_test {
 namespace {
 
@@ -88,17 +90,6 @@ std::vector<Case> all_cases() {
           make_case<Adadelta>(AdadeltaOptions(1.0)),
           make_case<Adamax>(AdamaxOptions(0.05)),
           make_case<Rprop>(RpropOptions(0.05))};
-}
-
-std::string refusal(const std::function<void()>& code) {
-  try {
-    code();
-  } catch (const rpc::Error& error) {
-    EXPECT_EQ(error.kind(), rpc::ErrorKind::invalid_argument) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
 }
 
 // Each optimizer steps one slice, as one rank of ZeRO-1 does.
@@ -185,21 +176,19 @@ TEST(Slices, AreRefusedByOptimizersThatStepRows) {
     const auto message = refusal([&] { ShadowLeaves({slice}, spec); });
     EXPECT_NE(message.find(spec.name), std::string::npos) << message;
     EXPECT_NE(message.find("rows[0:3]"), std::string::npos) << message;
-    EXPECT_NE(refusal([&] { reslice({{spec.name, {}, {}}}, {slice}); }).find(spec.name), std::string::npos);
+    refusal([&] { reslice({{spec.name, {}, {}}}, {slice}); }, spec.name);
   }
 }
 
 TEST(Slices, ThatDoNotExistAreRefused) {
   const Parameter whole{"p", at::zeros({4, 2})};
-  EXPECT_NE(refusal([&] { slice_of(whole, 3, 9); }).find("p[3:9]"), std::string::npos);
+  refusal([&] { slice_of(whole, 3, 9); }, "p[3:9]");
   refusal([&] { slice_of(whole, -1, 2); });
   refusal([&] { slice_of(whole, 3, 2); });
   refusal([&] { slice_of({"p", whole.tensor.t()}, 0, 2); });
   refusal([&] { slice_of({"p", {}}, 0, 0); });
-  EXPECT_NE(refusal([&] {
-              ShadowLeaves({slice_of(whole, 0, 5), slice_of(whole, 4, 8)}, SGDOptions(0.1));
-            }).find("share elements"),
-            std::string::npos);
+  refusal([&] { ShadowLeaves({slice_of(whole, 0, 5), slice_of(whole, 4, 8)}, SGDOptions(0.1)); },
+          "share elements");
 }
 
 TEST(Slices, RefuseInconsistentStates) {
@@ -214,13 +203,13 @@ TEST(Slices, RefuseInconsistentStates) {
   const auto states = [&] { return std::vector{a.leaves.state(), b.leaves.state()}; };
   EXPECT_EQ(reslice(states(), {first}).tensors.size(), 3U);
   EXPECT_TRUE(reslice(states(), {second}).tensors.empty()) << "it has never stepped";
-  EXPECT_NE(refusal([&] { reslice(states(), {both}); }).find("element 50"), std::string::npos);
+  refusal([&] { reslice(states(), {both}); }, "element 50");
   b.step(gradient);
   EXPECT_EQ(reslice(states(), {both}).tensors.size(), 3U);
   b.step(gradient);
-  EXPECT_NE(refusal([&] { reslice(states(), {both}); }).find("1 and 2 times"), std::string::npos);
+  refusal([&] { reslice(states(), {both}); }, "1 and 2 times");
   b.leaves.set_learning_rate(0.5);
-  EXPECT_NE(refusal([&] { reslice(states(), {first}); }).find("learning rates"), std::string::npos);
+  refusal([&] { reslice(states(), {first}); }, "learning rates");
   Rank other(bucket, SGDOptions(0.1), 0, 50);
   refusal([&] { reslice({a.leaves.state(), other.leaves.state()}, {first}); });
   OptimizerState spoilt = a.leaves.state();

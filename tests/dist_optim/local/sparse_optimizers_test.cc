@@ -138,21 +138,5 @@ TEST(SparseOptimizers, RefuseOptionsThatTheyDoNotHave) {
   EXPECT_THROW(OptimizerSpec(RowwiseAdagradOptions(-1)).make({}), rpc::Error);
 }
 
-// The optimizer that continues and the one that loads its state compute the same values.
-TEST(SparseOptimizers, StateIsSavedAndRestored) {
-  for (const OptimizerSpec& spec : {OptimizerSpec(adam_options), OptimizerSpec(RowwiseAdagradOptions(0.1))}) {
-    Case one(spec);
-    for (int t = 1; t <= 3; ++t) one.leaves.step({{0, step_number(t).sparse}});
-    one.leaves.set_learning_rate(0.05);
-    Case other(spec);
-    other.leaves.set_state(one.leaves.state());
-    other.weight.detach().copy_(one.weight.detach());
-    EXPECT_EQ(other.leaves.learning_rate(), 0.05);
-    for (int t = 4; t <= 6; ++t)
-      for (Case* each : {&one, &other}) each->leaves.step({{0, step_number(t).sparse}});
-    EXPECT_TRUE(torch::equal(one.weight, other.weight)) << spec.name;
-  }
-}
-
 }  // namespace
 }  // namespace weft::dist_optim::local_sparse_optimizers_test

@@ -9,23 +9,6 @@
 namespace weft::rref::protocol::protocol_number_set_test {
 namespace {
 
-TEST(NumberSet, TakesEachNumberOnce) {
-  NumberSet set;
-  EXPECT_TRUE(set.insert(5));
-  EXPECT_FALSE(set.insert(5));
-  EXPECT_TRUE(set.contains(5));
-  EXPECT_FALSE(set.contains(4));
-  EXPECT_FALSE(set.contains(6));
-}
-
-TEST(NumberSet, JoinsRanges) {
-  NumberSet set;
-  for (std::uint64_t even = 0; even < 20; even += 2) set.insert(even);
-  EXPECT_EQ(set.ranges(), 10U);
-  for (std::uint64_t odd = 1; odd < 19; odd += 2) set.insert(odd);
-  EXPECT_EQ(set.ranges(), 1U);
-}
-
 TEST(NumberSet, HoldsTheSmallestAndTheLargestNumber) {
   constexpr std::uint64_t last = std::numeric_limits<std::uint64_t>::max();
   NumberSet set;

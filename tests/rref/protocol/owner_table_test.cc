@@ -1,8 +1,8 @@
+// Cases that the simulation does not reach: other agents' forks, misuse, limits.
 #include <gtest/gtest.h>
 #include <weft/rref/protocol/owner_table.h>
 
 #include <stdexcept>
-#include <string>
 
 #include "tests/rref/protocol/support.h"
 
@@ -42,66 +42,10 @@ class OwnerTableTest : public testing::Test {
 
 // --- Creation ---
 
-TEST_F(OwnerTableTest, CreatorHoldsTheObject) {
-  const RRefId rref = annas_object();
-  EXPECT_TRUE(table.has_fork(rref, creators_fork(rref)));
-  EXPECT_EQ(table.on_fork_delete(kAnna, {rref, creators_fork(rref)}, out).verdict, Verdict::ended);
-  EXPECT_EQ(count<DeleteObject>(out), 1U);
-  EXPECT_TRUE(table.live_objects().empty());
-}
-
-TEST_F(OwnerTableTest, CreationRunsOnce) {
-  const RRefId rref = annas_object();
-  EXPECT_EQ(table.begin_create(kAnna, rref, {}, out).verdict, Verdict::ended);
-  table.on_fork_delete(kAnna, {rref, creators_fork(rref)}, out);
-  EXPECT_EQ(table.begin_create(kAnna, rref, {}, out).verdict, Verdict::ended);
-  EXPECT_EQ(table.begin_create(kBert, object(kAnna, 1), {}, out).verdict, Verdict::ended) << "not Bert's id";
-}
-
-TEST_F(OwnerTableTest, RunningConstructorOutlivesItsForks) {
-  const RRefId rref = object(kAnna, 0);
-  table.begin_create(kAnna, rref, {}, out);
-  table.drop_agent(kAnna, out);
-  EXPECT_EQ(count<DeleteObject>(out), 0U);
-  table.finish_create(rref, std::nullopt, out);
-  EXPECT_EQ(count<DeleteObject>(out), 1U);
-}
-
-TEST_F(OwnerTableTest, FailedCreationIsReportedToEveryUser) {
-  const RRefId rref = object(kAnna, 0);
-  table.begin_create(kAnna, rref, {}, out);
-  EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).creation_failure, "");
-  out.clear();
-  table.finish_create(rref, "out of memory", out);
-  const auto told = all<Send<CreationFailed>>(out);
-  ASSERT_EQ(told.size(), 2U);
-  EXPECT_EQ(told[0].to, kAnna);
-  EXPECT_EQ(told[1].to, kBert);
-  EXPECT_EQ(told[1].message.failure, "out of memory");
-  // A later user learns of the failure from the reply. The owner keeps the failure until all users have gone.
-  EXPECT_EQ(add(kCora, rref, fork(kAnna, 2), kAnna).creation_failure, "out of memory");
-  EXPECT_EQ(table.begin_request(kBert, request_target(rref), out), Access::failed);
-  EXPECT_EQ(table.failure(rref), "out of memory");
-  table.on_fork_delete(kAnna, {rref, creators_fork(rref)}, out);
-  table.on_fork_delete(kBert, {rref, fork(kAnna, 1)}, out);
-  EXPECT_EQ(count<DeleteObject>(out), 0U);
-  table.on_fork_delete(kCora, {rref, fork(kAnna, 2)}, out);
-  EXPECT_EQ(count<DeleteObject>(out), 1U);
-}
-
 TEST_F(OwnerTableTest, FailureWithoutTextIsStillAFailure) {
   table.begin_create(kAnna, object(kAnna, 0), {}, out);
   table.finish_create(object(kAnna, 0), "", out);
   EXPECT_NE(table.failure(object(kAnna, 0)), "");
-}
-
-TEST_F(OwnerTableTest, LocalObjectLivesByItsHandles) {
-  const RRefId rref = table.create_local({"Table", "b.cc:7"});
-  table.hold(rref);
-  table.unhold(rref, out);
-  EXPECT_EQ(count<DeleteObject>(out), 0U);
-  table.unhold(rref, out);
-  EXPECT_EQ(count<DeleteObject>(out), 1U);
 }
 
 TEST_F(OwnerTableTest, LocalCreationNotifiesItsWaiters) {
@@ -115,96 +59,12 @@ TEST_F(OwnerTableTest, LocalCreationNotifiesItsWaiters) {
   EXPECT_EQ(all<DeleteObject>(out).at(0).rref, bad);
 }
 
-// --- Forks ---
-
-TEST_F(OwnerTableTest, ObjectLivesWhileAnyForkDoes) {
-  const RRefId rref = annas_object();
-  EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).verdict, Verdict::registered);
-  table.on_fork_delete(kAnna, {rref, creators_fork(rref)}, out);
-  EXPECT_EQ(count<DeleteObject>(out), 0U);
-  table.on_fork_delete(kBert, {rref, fork(kAnna, 1)}, out);
-  EXPECT_EQ(count<DeleteObject>(out), 1U);
-}
-
-TEST_F(OwnerTableTest, RepeatedAddHasTheSameReply) {
-  const RRefId rref = annas_object();
-  const Standing first = add(kBert, rref, fork(kAnna, 1), kAnna);
-  EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna), first);
-  table.on_fork_delete(kBert, {rref, fork(kAnna, 1)}, out);
-  EXPECT_EQ(table.live_objects().at(0).forks.size(), 1U);
-}
-
-TEST_F(OwnerTableTest, LateAddDoesNotResurrect) {
-  const RRefId rref = annas_object();
-  add(kBert, rref, fork(kAnna, 1), kAnna);
-  table.on_fork_delete(kBert, {rref, fork(kAnna, 1)}, out);
-  EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).verdict, Verdict::ended);
-  EXPECT_FALSE(table.has_fork(rref, fork(kAnna, 1)));
-  // Nor does it bring back the object.
-  table.on_fork_delete(kAnna, {rref, creators_fork(rref)}, out);
-  EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).verdict, Verdict::ended);
-  EXPECT_EQ(add(kBert, rref, fork(kAnna, 2), kAnna).verdict, Verdict::ended) << "a new fork of a gone object";
-  EXPECT_TRUE(table.live_objects().empty());
-}
+// --- Forks and fences ---
 
 TEST_F(OwnerTableTest, OnlyTheUserDeletesItsFork) {
   const RRefId rref = annas_object();
   table.on_fork_delete(kBert, {rref, creators_fork(rref)}, out);
   EXPECT_TRUE(table.has_fork(rref, creators_fork(rref)));
-}
-
-TEST_F(OwnerTableTest, RemembersSettledBirthsInOneRange) {
-  const RRefId rref = annas_object();
-  for (std::uint64_t n = 1; n <= 1000; ++n) {
-    add(kBert, rref, fork(kAnna, n), kAnna);
-    table.on_fork_delete(kBert, {rref, fork(kAnna, n)}, out);
-  }
-  EXPECT_EQ(table.birth_ranges(), 1U);
-  EXPECT_EQ(add(kBert, rref, fork(kAnna, 500), kAnna).verdict, Verdict::ended);
-}
-
-// --- Before the creation arrives ---
-
-TEST_F(OwnerTableTest, ForkMayArriveBeforeTheCreation) {
-  const RRefId rref = object(kAnna, 0);
-  EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).verdict, Verdict::registered);
-  EXPECT_EQ(count<WatchAgent>(out), 2U) << "Bert, and Anna on whom it depends";
-  table.begin_create(kAnna, rref, {}, out);
-  table.finish_create(rref, std::nullopt, out);
-  EXPECT_EQ(table.live_objects().at(0).forks.size(), 2U);
-}
-
-TEST_F(OwnerTableTest, ForkMayEndBeforeTheCreationArrives) {
-  const RRefId rref = object(kAnna, 0);
-  add(kBert, rref, fork(kAnna, 1), kAnna);
-  table.on_fork_delete(kBert, {rref, fork(kAnna, 1)}, out);
-  EXPECT_TRUE(table.live_objects().empty());
-  EXPECT_EQ(table.begin_create(kAnna, rref, {}, out).verdict, Verdict::registered);
-  EXPECT_EQ(count<DeleteObject>(out), 0U);
-}
-
-TEST_F(OwnerTableTest, RequestWaitsForTheCreation) {
-  const RRefId rref = object(kAnna, 0);
-  EXPECT_EQ(table.begin_request(kBert, request_target(rref), out), Access::waiting);
-  table.begin_create(kAnna, rref, {}, out);
-  EXPECT_EQ(table.begin_request(kBert, request_target(rref), out), Access::waiting);
-  table.finish_create(rref, std::nullopt, out);
-  EXPECT_EQ(count<ObjectReady>(out), 1U);
-  EXPECT_EQ(table.live_objects().at(0).holds, 2U);
-}
-
-TEST_F(OwnerTableTest, DeathOfTheCreatorFailsTheExpectedObject) {
-  const RRefId rref = object(kAnna, 0);
-  add(kBert, rref, fork(kAnna, 1), kAnna);
-  table.begin_request(kBert, request_target(rref), out);
-  out.clear();
-  table.drop_agent(kAnna, out);
-  EXPECT_EQ(all<Send<CreationFailed>>(out).at(0).to, kBert);
-  EXPECT_EQ(count<ObjectFailed>(out), 1U);
-  EXPECT_EQ(table.begin_create(kAnna, rref, {}, out).verdict, Verdict::lease_lost);
-  table.unhold(rref, out);
-  table.on_fork_delete(kBert, {rref, fork(kAnna, 1)}, out);
-  EXPECT_TRUE(table.live_objects().empty());
 }
 
 TEST_F(OwnerTableTest, ForksOfADroppedAgentsCreationsAreRefused) {
@@ -214,47 +74,11 @@ TEST_F(OwnerTableTest, ForksOfADroppedAgentsCreationsAreRefused) {
   EXPECT_EQ(table.begin_request(kBert, request_target({kOwner.incarnation, 77}), out), Access::gone);
 }
 
-TEST_F(OwnerTableTest, WatchesEveryAgentThatAnExpectationDependsOn) {
-  EXPECT_EQ(add(kCora, object(kAnna, 0), fork(kBert, 0), kBert).verdict, Verdict::registered);
-  const auto watched = all<WatchAgent>(out);
-  ASSERT_EQ(watched.size(), 3U);
-  EXPECT_EQ(watched[0].agent, kCora);
-  EXPECT_EQ(watched[1].agent, kBert) << "the agent that made the fork";
-  EXPECT_EQ(watched[2].agent, kAnna) << "the agent that is to create the object";
-}
-
-// --- Fences ---
-
 TEST_F(OwnerTableTest, FencedForkIsNeverRegistered) {
   const RRefId rref = annas_object();
   EXPECT_EQ(table.on_fork_fence(kAnna, {rref, fork(kAnna, 1)}, out).verdict, Verdict::ended);
   EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).verdict, Verdict::ended);
   EXPECT_EQ(table.birth_ranges(), 1U);
-}
-
-TEST_F(OwnerTableTest, FenceOfARegisteredForkHasNoEffect) {
-  const RRefId rref = annas_object();
-  add(kBert, rref, fork(kAnna, 1), kAnna);
-  EXPECT_EQ(table.on_fork_fence(kAnna, {rref, fork(kAnna, 1)}, out).verdict, Verdict::registered);
-  EXPECT_TRUE(table.has_fork(rref, fork(kAnna, 1)));
-}
-
-TEST_F(OwnerTableTest, FencedCreationFailsForUsersThatExpectIt) {
-  const RRefId rref = object(kAnna, 0);
-  add(kBert, rref, fork(kAnna, 1), kAnna);
-  EXPECT_EQ(table.on_fork_fence(kAnna, {rref, creators_fork(rref)}, out).verdict, Verdict::ended);
-  EXPECT_EQ(all<Send<CreationFailed>>(out).at(0).to, kBert);
-  EXPECT_EQ(table.begin_create(kAnna, rref, {}, out).verdict, Verdict::ended);
-}
-
-TEST_F(OwnerTableTest, FenceReportsTheOutcomeOfACreation) {
-  const RRefId rref = object(kAnna, 0);
-  table.begin_create(kAnna, rref, {}, out);
-  EXPECT_EQ(table.on_fork_fence(kAnna, {rref, creators_fork(rref)}, out),
-            (Standing{Verdict::registered, ""}));
-  table.finish_create(rref, "no", out);
-  EXPECT_EQ(table.on_fork_fence(kAnna, {rref, creators_fork(rref)}, out),
-            (Standing{Verdict::registered, "no"}));
 }
 
 TEST_F(OwnerTableTest, OnlyTheParentFences) {
@@ -263,17 +87,6 @@ TEST_F(OwnerTableTest, OnlyTheParentFences) {
   EXPECT_EQ(add(kBert, rref, fork(kAnna, 1), kAnna).verdict, Verdict::registered);
   EXPECT_EQ(add(kBert, rref, fork(kAnna, 2), kCora).verdict, Verdict::ended)
       << "a birth of Anna's, said to be Cora's";
-}
-
-// --- Requests and arguments ---
-
-TEST_F(OwnerTableTest, RequestHoldsTheObject) {
-  const RRefId rref = annas_object();
-  EXPECT_EQ(table.begin_request(kAnna, request_target(rref), out), Access::ready);
-  table.on_fork_delete(kAnna, {rref, creators_fork(rref)}, out);
-  EXPECT_EQ(count<DeleteObject>(out), 0U);
-  table.unhold(rref, out);
-  EXPECT_EQ(count<DeleteObject>(out), 1U);
 }
 
 TEST_F(OwnerTableTest, ArgumentOfItsOwnObjectIsAHandle) {
@@ -294,59 +107,6 @@ TEST_F(OwnerTableTest, FencedArgumentIsRefused) {
   EXPECT_EQ(table.receive(kAnna, {rref, fork(kAnna, 1), kOwner, kAnna, false}, out), Access::gone);
 }
 
-// --- Lending ---
-
-TEST_F(OwnerTableTest, LentForkHoldsTheObjectAtOnce) {
-  const RRefId rref = table.create_local({});
-  const auto lent = table.lend(rref, kBert, out);
-  ASSERT_TRUE(lent);
-  EXPECT_TRUE(lent->settled);
-  EXPECT_EQ(all<WatchAgent>(out).at(0).agent, kBert);
-  table.unhold(rref, out);
-  EXPECT_EQ(count<DeleteObject>(out), 0U);
-  table.on_fork_delete(kBert, {rref, lent->fork}, out);
-  EXPECT_EQ(count<DeleteObject>(out), 1U);
-}
-
-TEST_F(OwnerTableTest, LendThatWasNotSentIsUndone) {
-  const RRefId rref = table.create_local({});
-  const auto lent = table.lend(rref, kBert, out);
-  table.unhold(rref, out);
-  table.lend_ended(*lent, Outcome::not_sent, out);
-  EXPECT_EQ(count<DeleteObject>(out), 1U);
-  EXPECT_EQ(count<Send<ForkProbe>>(out), 1U) << "Bert learns that the number is used up";
-  table.probe_answered({rref, lent->fork}, {false}, out);
-}
-
-TEST_F(OwnerTableTest, LendWithoutAReplyIsProbed) {
-  const RRefId rref = table.create_local({});
-  const auto first = table.lend(rref, kBert, out);
-  const auto second = table.lend(rref, kBert, out);
-  table.unhold(rref, out);
-  table.lend_ended(*first, Outcome::unknown, out);
-  table.lend_ended(*second, Outcome::unknown, out);
-  EXPECT_EQ(count<Send<ForkProbe>>(out), 2U);
-  EXPECT_TRUE(table.has_fork(rref, first->fork));
-  table.probe_answered({rref, first->fork}, {true}, out);
-  table.probe_answered({rref, second->fork}, {false}, out);
-  EXPECT_TRUE(table.has_fork(rref, first->fork));
-  EXPECT_FALSE(table.has_fork(rref, second->fork));
-  EXPECT_EQ(count<DeleteObject>(out), 0U);
-}
-
-TEST_F(OwnerTableTest, EndOfAConnectionQueriesLendsInFlight) {
-  const RRefId rref = table.create_local({});
-  const auto accepted = table.lend(rref, kBert, out);
-  const auto replied = table.lend(rref, kBert, out);
-  table.lend(rref, kCora, out);
-  table.lend_ended(*accepted, Outcome::accepted, out);
-  out.clear();
-  table.connection_ended(kBert, out);
-  table.connection_ended(kBert, out);
-  ASSERT_EQ(count<Send<ForkProbe>>(out), 1U);
-  EXPECT_EQ(all<Send<ForkProbe>>(out)[0].message.fork, replied->fork);
-}
-
 TEST_F(OwnerTableTest, LendOfAnUnfinishedObjectIsNotSettled) {
   const RRefId rref = table.create_local({}, ObjectState::creating);
   const auto lent = table.lend(rref, kBert, out);
@@ -357,15 +117,6 @@ TEST_F(OwnerTableTest, LendOfAnUnfinishedObjectIsNotSettled) {
 }
 
 // --- Deaths ---
-
-TEST_F(OwnerTableTest, DroppedAgentsForksEnd) {
-  const RRefId rref = annas_object();
-  add(kBert, rref, fork(kAnna, 1), kAnna);
-  table.drop_agent(kAnna, out);
-  EXPECT_EQ(count<DeleteObject>(out), 0U) << "Bert holds it";
-  table.drop_agent(kBert, out);
-  EXPECT_EQ(count<DeleteObject>(out), 1U);
-}
 
 TEST_F(OwnerTableTest, DroppedAgentIsRefusedForever) {
   const RRefId rref = annas_object();
@@ -400,18 +151,7 @@ TEST_F(OwnerTableTest, EachAgentIsWatchedOnce) {
   EXPECT_EQ(all<WatchAgent>(out)[0].agent, kBert);
 }
 
-// --- Reports and misuse ---
-
-TEST_F(OwnerTableTest, ReportsLiveObjectsWithTheirForks) {
-  const RRefId rref = annas_object();
-  add(kBert, rref, fork(kAnna, 1), kAnna);
-  const LiveObject report = table.live_objects().at(0);
-  EXPECT_EQ(report.id, rref);
-  EXPECT_EQ(report.info.type, "Net");
-  EXPECT_EQ(report.info.site, "a.cc:1");
-  EXPECT_EQ(report.state, ObjectState::live);
-  EXPECT_EQ(report.forks.at(1), std::pair(fork(kAnna, 1), kBert));
-}
+// --- Misuse ---
 
 TEST_F(OwnerTableTest, InvalidCallsThrow) {
   EXPECT_THROW(table.unhold({1, 2}, out), std::logic_error);

@@ -1,3 +1,4 @@
+// Cases that the simulation does not reach: other agents' forks, misuse, limits.
 #include <gtest/gtest.h>
 #include <weft/rref/protocol/user_table.h>
 
@@ -12,9 +13,7 @@ const rpc::AgentId kOwner{"owner", 1000};
 const rpc::AgentId kAnna{"anna", 2000};  // the agent whose table is tested
 const rpc::AgentId kBert{"bert", 3000};
 
-const Standing kRegistered{Verdict::registered, ""};
 const Standing kEnded{Verdict::ended, ""};
-const Standing kLeaseLost{Verdict::lease_lost, ""};
 
 class UserTableTest : public testing::Test {
  protected:
@@ -41,72 +40,6 @@ class UserTableTest : public testing::Test {
 
 // --- Creation ---
 
-TEST_F(UserTableTest, CreationIsConfirmedByItsResult) {
-  const auto target = table.create(kOwner, out);
-  EXPECT_EQ(target->rref.origin, kAnna.incarnation);
-  EXPECT_EQ(target->fork, creators_fork(target->rref));
-  EXPECT_EQ(all<WatchAgent>(out).at(0).agent, kOwner);
-  EXPECT_EQ(table.find(target->fork)->stage, Stage::pending);
-  table.create_ended(target->fork, Outcome::accepted, out);
-  EXPECT_EQ(count<ForkConfirmed>(out), 1U);
-  EXPECT_EQ(table.find(target->fork)->stage, Stage::confirmed);
-}
-
-TEST_F(UserTableTest, ReleaseWaitsForTheConfirmation) {
-  const auto target = table.create(kOwner, out);
-  table.release(target->fork, out);
-  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
-  table.create_ended(target->fork, Outcome::accepted, out);
-  EXPECT_EQ(all<Send<ForkDelete>>(out).at(0).to, kOwner);
-  table.answered(kOwner, ForkDelete{target->rref, target->fork}, kEnded, out);
-  EXPECT_TRUE(table.live_forks().empty());
-}
-
-TEST_F(UserTableTest, CreationWithoutAReplyIsFenced) {
-  for (const Outcome outcome : {Outcome::unknown, Outcome::not_sent}) {
-    out.clear();
-    const auto target = table.create(kOwner, out);
-    table.create_ended(target->fork, outcome, out);
-    ASSERT_EQ(count<Send<ForkFence>>(out), 1U);
-    EXPECT_EQ(count<ForkFailed>(out), 0U);
-    table.answered(kOwner, ForkFence{target->rref, target->fork}, kEnded, out);
-    EXPECT_EQ(all<ForkFailed>(out).at(0).fault, Fault::creation_failed);
-    table.release(target->fork, out);
-    EXPECT_EQ(count<Send<ForkDelete>>(out), 0U) << "the owner never knew it";
-    EXPECT_TRUE(table.live_forks().empty());
-  }
-}
-
-TEST_F(UserTableTest, FenceMayFindTheForkRegistered) {
-  const auto target = table.create(kOwner, out);
-  table.create_ended(target->fork, Outcome::unknown, out);
-  table.answered(kOwner, ForkFence{target->rref, target->fork}, kRegistered, out);
-  EXPECT_EQ(count<ForkConfirmed>(out), 1U);
-}
-
-TEST_F(UserTableTest, FailedCreationIsReleasedLikeASuccessfulOne) {
-  const auto target = table.create(kOwner, out);
-  table.on_creation_failed(kOwner, {target->rref, target->fork, "no"}, out);
-  EXPECT_EQ(all<ForkFailed>(out).at(0).text, "no");
-  EXPECT_EQ(table.begin_request(target->fork), Fault::creation_failed);
-  EXPECT_FALSE(table.hand_over(target->fork, kBert));
-  table.create_ended(target->fork, Outcome::unknown, out);
-  table.answered(kOwner, ForkFence{target->rref, target->fork}, {Verdict::registered, "no"}, out);
-  EXPECT_EQ(count<ForkFailed>(out), 1U);
-  EXPECT_EQ(count<ForkConfirmed>(out), 0U);
-  table.release(target->fork, out);
-  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
-}
-
-TEST_F(UserTableTest, CreationMayFailAfterTheConfirmation) {
-  table.receive(kBert, from_bert(0), out);
-  table.answered(kOwner, asked(), kRegistered, out);
-  table.on_creation_failed(kOwner, {from_bert(0).rref, from_bert(0).fork, "no"}, out);
-  EXPECT_EQ(count<ForkConfirmed>(out), 1U);
-  EXPECT_EQ(all<ForkFailed>(out).at(0).fault, Fault::creation_failed);
-  EXPECT_EQ(table.find(from_bert(0).fork)->stage, Stage::confirmed);
-}
-
 TEST_F(UserTableTest, OnlyTheOwnerReportsAFailure) {
   const ForkId fork = created();
   table.on_creation_failed(kBert, {{}, fork, "a lie"}, out);
@@ -114,20 +47,6 @@ TEST_F(UserTableTest, OnlyTheOwnerReportsAFailure) {
 }
 
 // --- Forks from other users ---
-
-TEST_F(UserTableTest, ForkFromAUserIsConfirmedByTheOwner) {
-  const Handover handover = from_bert(0);
-  EXPECT_EQ(table.receive(kBert, handover, out), Fault::none);
-  EXPECT_EQ(all<Send<ForkAdd>>(out).at(0).to, kOwner);
-  EXPECT_EQ(asked().parent, kBert);
-  EXPECT_EQ(count<ForkConfirmed>(out), 0U);
-  table.answered(kOwner, asked(), kRegistered, out);
-  EXPECT_EQ(count<ForkConfirmed>(out), 1U);
-  EXPECT_EQ(all<Send<ChildSettled>>(out).at(0).to, kBert);
-  EXPECT_TRUE(all<Send<ChildSettled>>(out)[0].message.by_owner);
-  table.answered(kOwner, asked(), kRegistered, out);
-  EXPECT_EQ(count<ForkConfirmed>(out), 1U) << "a repeated answer";
-}
 
 TEST_F(UserTableTest, RefusedForkIsNotDeletedAtTheOwner) {
   table.receive(kBert, from_bert(0), out);
@@ -147,20 +66,6 @@ TEST_F(UserTableTest, EachHandOverIsASeparateFork) {
   EXPECT_EQ(table.find(from_bert(1).fork)->handles, 1U);
 }
 
-TEST_F(UserTableTest, AnswerOfAnEarlierLifeDoesNotConfirm) {
-  table.receive(kBert, from_bert(0), out);
-  const ForkAdd first = asked();
-  table.answered(kOwner, first, kRegistered, out);
-  table.release(from_bert(0).fork, out);
-  table.answered(kOwner, ForkDelete{from_bert(0).rref, from_bert(0).fork}, kEnded, out);
-  out.clear();
-  table.receive(kBert, from_bert(0), out);  // the frame again, late
-  table.answered(kOwner, first, kRegistered, out);
-  EXPECT_EQ(count<ForkConfirmed>(out), 0U);
-  table.answered(kOwner, asked(), kEnded, out);
-  EXPECT_EQ(count<ForkFailed>(out), 1U);
-}
-
 TEST_F(UserTableTest, HandOverFromAnotherAgentThanItsMakerIsRefused) {
   Handover forged = from_bert(0);
   forged.fork.origin = 9999;
@@ -170,39 +75,12 @@ TEST_F(UserTableTest, HandOverFromAnotherAgentThanItsMakerIsRefused) {
 
 // --- Forks from the owner ---
 
-TEST_F(UserTableTest, LentForkIsConfirmedAtOnce) {
-  EXPECT_EQ(table.receive(kOwner, lent(0), out), Fault::none);
-  EXPECT_EQ(count<ForkConfirmed>(out), 1U);
-  EXPECT_EQ(count<Send<ForkAdd>>(out), 0U);
-  table.release(lent(0).fork, out);
-  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
-  EXPECT_EQ(count<Send<ChildSettled>>(out), 0U);
-}
-
-TEST_F(UserTableTest, LentForkArrivesOnce) {
-  table.receive(kOwner, lent(0), out);
-  EXPECT_EQ(table.receive(kOwner, lent(0), out), Fault::refused);
-  table.release(lent(0).fork, out);
-  table.answered(kOwner, ForkDelete{lent(0).rref, lent(0).fork}, kEnded, out);
-  EXPECT_EQ(table.receive(kOwner, lent(0), out), Fault::refused);
-  EXPECT_EQ(table.lend_ranges(), 1U);
-}
-
 TEST_F(UserTableTest, LentForkOfAnUnfinishedObjectIsAddedAtTheOwner) {
   table.receive(kOwner, lent(0, false), out);
   EXPECT_EQ(count<ForkConfirmed>(out), 0U);
   table.answered(kOwner, asked(), {Verdict::registered, "no"}, out);
   EXPECT_EQ(all<ForkFailed>(out).at(0).fault, Fault::creation_failed);
   EXPECT_EQ(count<Send<ChildSettled>>(out), 0U);
-}
-
-TEST_F(UserTableTest, AProbedForkThatArrivesLaterIsRefused) {
-  table.receive(kOwner, lent(0), out);
-  EXPECT_TRUE(table.on_fork_probe(kOwner, {lent(0).rref, lent(0).fork}, out).held);
-  EXPECT_FALSE(table.on_fork_probe(kOwner, {lent(1).rref, lent(1).fork}, out).held);
-  EXPECT_FALSE(table.on_fork_probe(kOwner, {lent(1).rref, lent(1).fork}, out).held);
-  EXPECT_EQ(table.receive(kOwner, lent(1), out), Fault::refused);
-  EXPECT_EQ(table.receive(kOwner, lent(2), out), Fault::none);
 }
 
 TEST_F(UserTableTest, AProbeFromAnUnknownOwnerIsRemembered) {
@@ -225,90 +103,6 @@ TEST_F(UserTableTest, ParentOutlivesItsChildsConfirmation) {
   EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
   table.on_child_settled(kBert, {child->fork, true}, out);
   EXPECT_EQ(count<Send<ForkDelete>>(out), 1U) << "a repeated message";
-}
-
-TEST_F(UserTableTest, AcceptedCallSettlesItsChildren) {
-  const ForkId parent = created();
-  const auto child = table.hand_over(parent, kBert);
-  table.release(parent, out);
-  table.hand_over_ended(child->fork, Outcome::accepted, out);
-  EXPECT_EQ(count<Send<ForkFence>>(out), 0U);
-  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
-}
-
-TEST_F(UserTableTest, ChildThatWasNotSentEndsAtOnce) {
-  const ForkId parent = created();
-  const auto child = table.hand_over(parent, kBert);
-  table.release(parent, out);
-  table.hand_over_ended(child->fork, Outcome::not_sent, out);
-  EXPECT_EQ(count<Send<ForkFence>>(out), 1U) << "the owner learns that the number is used up";
-  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
-  table.answered(kOwner, ForkFence{child->rref, child->fork}, kEnded, out);
-}
-
-TEST_F(UserTableTest, ChildWithoutAReplyIsFencedBeforeItsParentIsReleased) {
-  const ForkId parent = created();
-  const auto child = table.hand_over(parent, kBert);
-  table.release(parent, out);
-  table.hand_over_ended(child->fork, Outcome::unknown, out);
-  table.connection_ended(kBert, out);
-  table.agent_lost(kBert, out);
-  EXPECT_EQ(count<Send<ForkFence>>(out), 1U);
-  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
-  table.answered(kOwner, ForkFence{child->rref, child->fork}, kRegistered, out);
-  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
-}
-
-TEST_F(UserTableTest, EndOfAConnectionFencesChildrenInFlight) {
-  const ForkId parent = created();
-  const auto child = table.hand_over(parent, kBert);
-  table.connection_ended(kOwner, out);
-  EXPECT_EQ(count<Send<ForkFence>>(out), 0U);
-  table.connection_ended(kBert, out);
-  ASSERT_EQ(count<Send<ForkFence>>(out), 1U);
-  EXPECT_EQ(all<Send<ForkFence>>(out)[0].message.fork, child->fork);
-}
-
-TEST_F(UserTableTest, ChildThatTheUserGaveUpIsFenced) {
-  const ForkId parent = created();
-  const auto child = table.hand_over(parent, kBert);
-  table.on_child_settled(kBert, {child->fork, false}, out);
-  EXPECT_EQ(count<Send<ForkFence>>(out), 1U);
-  EXPECT_EQ(table.find(parent)->children, 1U);
-}
-
-TEST_F(UserTableTest, PendingForkMayBeHandedOver) {
-  table.receive(kBert, from_bert(0), out);
-  const ForkAdd question = asked();
-  const auto child = table.hand_over(from_bert(0).fork, kOwner);
-  EXPECT_EQ(child->rref, from_bert(0).rref);
-  EXPECT_EQ(child->creator, kBert);
-  table.release(from_bert(0).fork, out);
-  table.hand_over_ended(child->fork, Outcome::accepted, out);
-  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
-  table.answered(kOwner, question, kRegistered, out);
-  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
-}
-
-// --- Requests ---
-
-TEST_F(UserTableTest, RequestHoldsItsForkAfterTheLastHandle) {
-  const ForkId fork = created();
-  EXPECT_EQ(table.begin_request(fork), Fault::none);
-  EXPECT_EQ(table.describe(fork).fork, fork);
-  table.release(fork, out);
-  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
-  table.end_request(fork, out);
-  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
-}
-
-TEST_F(UserTableTest, HandlesAreCounted) {
-  const ForkId fork = created();
-  table.retain(fork);
-  table.release(fork, out);
-  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
-  table.release(fork, out);
-  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
 }
 
 // --- Losses ---
@@ -341,26 +135,6 @@ TEST_F(UserTableTest, ALeavingAgentReleasesForksThatStillHaveHandles) {
   EXPECT_TRUE(table.live_forks().empty());
 }
 
-TEST_F(UserTableTest, LostOwnerFailsEveryFork) {
-  const ForkId confirmed = created();
-  table.receive(kBert, from_bert(0), out);
-  const auto child = table.hand_over(confirmed, kBert);
-  out.clear();
-  table.agent_lost(kOwner, out);
-  ASSERT_EQ(count<ForkFailed>(out), 2U);
-  EXPECT_EQ(all<ForkFailed>(out)[0].fault, Fault::owner_lost);
-  ASSERT_EQ(count<Send<ChildSettled>>(out), 1U);
-  EXPECT_FALSE(all<Send<ChildSettled>>(out)[0].message.by_owner) << "Bert may know better, and has to ask";
-  EXPECT_EQ(table.begin_request(confirmed), Fault::owner_lost);
-  EXPECT_FALSE(table.hand_over(confirmed, kBert));
-  table.hand_over_ended(child->fork, Outcome::unknown, out);  // too late to have an effect
-  table.release(confirmed, out);
-  table.release(from_bert(0).fork, out);
-  EXPECT_TRUE(table.live_forks().empty());
-  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
-  EXPECT_EQ(count<Send<ForkFence>>(out), 0U);
-}
-
 TEST_F(UserTableTest, ForksFromALostOwnerAreRefused) {
   table.agent_lost(kOwner, out);
   EXPECT_FALSE(table.create(kOwner, out));
@@ -369,29 +143,6 @@ TEST_F(UserTableTest, ForksFromALostOwnerAreRefused) {
   EXPECT_FALSE(all<Send<ChildSettled>>(out).at(0).message.by_owner);
   EXPECT_FALSE(table.on_fork_probe(kOwner, {lent(1).rref, lent(1).fork}, out).held);
   EXPECT_TRUE(table.live_forks().empty());
-}
-
-TEST_F(UserTableTest, AnyReplyMayReportALostLease) {
-  const ForkId one = created();
-  const ForkId two = created();
-  table.release(two, out);
-  const ForkDelete gone = all<Send<ForkDelete>>(out).at(0).message;
-  table.answered(kOwner, gone, kLeaseLost, out);
-  EXPECT_EQ(table.find(one)->fault, Fault::lease_lost);
-  EXPECT_FALSE(table.find(two));
-  EXPECT_FALSE(table.create(kOwner, out));
-}
-
-TEST_F(UserTableTest, RepliesToAddAndFenceReportALostLease) {
-  table.receive(kBert, from_bert(0), out);
-  table.answered(kOwner, asked(), kLeaseLost, out);
-  EXPECT_EQ(all<ForkFailed>(out).at(0).fault, Fault::lease_lost);
-
-  UserTable other{kBert};
-  const auto target = other.create(kOwner, out);
-  other.create_ended(target->fork, Outcome::unknown, out);
-  other.answered(kOwner, ForkFence{target->rref, target->fork}, kLeaseLost, out);
-  EXPECT_EQ(other.find(target->fork)->fault, Fault::lease_lost);
 }
 
 // --- Misuse ---
