@@ -1,15 +1,10 @@
-// DistributedOptimizer over agents of one process: parity with LibTorch, several trainers over one object in
-// each mode.
-#include <weft/dist_optim/distributed_optimizer.h>
-#include <weft/rpc/rpc.h>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include "tests/support/between_hosts.h"
+// DistributedOptimizer over agents of one process: several trainers over one object in each mode.
+#include "tests/dist_optim/step_support.h"
 
 namespace weft::dist_optim::distributed_optimizer_test {
 namespace {
+
+using step_support::expect_equal;
 
 struct ConvNet : torch::nn::Module {
   ConvNet() {
@@ -20,40 +15,20 @@ struct ConvNet : torch::nn::Module {
   }
   torch::nn::Conv2d conv{nullptr}, conv2{nullptr};
   at::Tensor forward(at::Tensor images) { return conv2(conv(images).relu()).tanh(); }
-  std::vector<at::Tensor> values() {
-    std::vector<at::Tensor> all;
-    for (const auto& parameter : parameters()) all.push_back(parameter.detach().clone());
-    return all;
-  }
+  std::vector<at::Tensor> values() { return step_support::values_of_module(*this); }
   using Service = rpc::Service<"test.convnet", rpc::Method<"forward", &ConvNet::forward>,
                                rpc::Method<"values", &ConvNet::values>>;
 };
 
-class Workers {
+class Workers : public step_support::Agents {
  public:
-  explicit Workers(std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) {
-      rpc::AgentOptions options;
-      options.name = "worker" + std::to_string(i);
-      test::place(options, network_);
-      options.handler_threads = 3;
-      options.log = [](const rpc::LogRecord&) {};
-      agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), layers()));
-      agents_.back()->allow_create<ConvNet>();
-    }
-    test::acquaint(agents_);
-  }
-  rpc::Agent& operator[](std::size_t i) { return *agents_[i]; }
+  explicit Workers(std::size_t count) : Agents(count) { (*this)[0].allow_create<ConvNet>(); }
   // Alive when this returns: its constructor seeds the process's one random generator, as the tests do.
   rref::RRef<ConvNet> shared(std::size_t from) {
-    auto net = rref::create<ConvNet>(agents_[from]->peer("worker0"), rref::Named{"net"});
+    auto net = rref::create<ConvNet>(peer(from, 0), rref::Named{"net"});
     net.ready().get();
     return net;
   }
-
- private:
-  std::shared_ptr<rpc::InProcess> network_ = std::make_shared<rpc::InProcess>();
-  std::vector<std::unique_ptr<rpc::Agent>> agents_;
 };
 
 at::Tensor images(int seed) {
@@ -61,16 +36,9 @@ at::Tensor images(int seed) {
   return torch::randn({2, 1, 8, 8}, at::kDouble);
 }
 
-void expect_same(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& want) {
-  ASSERT_EQ(got.size(), want.size());
-  for (std::size_t i = 0; i < got.size(); ++i)
-    EXPECT_LE((got[i] - want[i]).abs().max().item<double>(), 1e-12 * want[i].abs().max().item<double>()) << i;
-}
-
 // The order of two trainers A and B: A forward; B forward, backward, step; A backward. In PyTorch A's
 // backward fails with "modified by an inplace operation".
 TEST(DistributedOptimizer, InterleavedTrainersStale) {
-  at::set_num_threads(1);
   Workers workers(3);
   const auto a_net = workers.shared(1), b_net = workers.shared(2);
   DistributedOptimizer a{workers[1], torch::optim::AdamOptions(1e-2), bounded_staleness(1), a_net};
@@ -100,11 +68,10 @@ TEST(DistributedOptimizer, InterleavedTrainersStale) {
   for (std::size_t i = 0; i < twice.parameters().size(); ++i)
     twice.parameters()[i].mutable_grad() = first.parameters()[i].grad().clone();
   adam.step();
-  expect_same(a_net.call<&ConvNet::values>().get(), twice.values());
+  expect_equal(a_net.call<&ConvNet::values>().get(), twice.values());
 }
 
 TEST(DistributedOptimizer, InterleavedTrainersFree) {
-  at::set_num_threads(1);
   Workers workers(3);
   const auto a_net = workers.shared(1), b_net = workers.shared(2);
   DistributedOptimizer a{workers[1], torch::optim::AdamOptions(1e-2), dist_optim::hogwild, a_net};
@@ -123,7 +90,6 @@ TEST(DistributedOptimizer, InterleavedTrainersFree) {
 }
 
 TEST(DistributedOptimizer, InterleavedTrainersSynchronous) {
-  at::set_num_threads(1);
   Workers workers(3);
   const auto a_net = workers.shared(1), b_net = workers.shared(2);
   DistributedOptimizer a{workers[1], torch::optim::SGDOptions(0.1), synchronous(2), a_net};
@@ -141,7 +107,7 @@ TEST(DistributedOptimizer, InterleavedTrainersSynchronous) {
   oracle.forward(images(1)).square().sum().backward();
   oracle.forward(images(2)).square().sum().backward();
   sgd.step();
-  expect_same(a_net.call<&ConvNet::values>().get(), oracle.values());
+  expect_equal(a_net.call<&ConvNet::values>().get(), oracle.values());
 }
 
 TEST(DistributedOptimizer, ARefusedHandleDoesNotAffectTheOtherOfItsAgent) {

@@ -1,12 +1,8 @@
 // A module whose parameters an optimizer steps. RemoteModule reads and loads it.
 #include <weft/dist_autograd/module/remote_module.h>
-#include <weft/dist_optim/distributed_optimizer.h>
-#include <weft/rpc/rpc.h>
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include "tests/support/between_hosts.h"
+#include "tests/dist_optim/refusal.h"
+#include "tests/dist_optim/step_support.h"
 
 namespace weft::dist_optim::module_guard_test {
 namespace {
@@ -33,23 +29,13 @@ struct Derived : Model {
 class ModuleGuard : public testing::Test {
  protected:
   ModuleGuard() {
-    at::set_num_threads(1);
-    for (int i = 0; i < 3; ++i) {
-      rpc::AgentOptions options;
-      options.name = "worker" + std::to_string(i);
-      test::place(options, network_);
-      options.handler_threads = 3;
-      options.log = [](const rpc::LogRecord&) {};
-      agents_.push_back(std::make_unique<rpc::Agent>(std::move(options), layers()));
-    }
-    test::acquaint(agents_);
     worker(0).allow_create<Model>();
     worker(0).allow_create<Derived>();
   }
-  rpc::Agent& worker(std::size_t i) { return *agents_[i]; }
+  rpc::Agent& worker(std::size_t i) { return agents[i]; }
   template <class T>
   rref::RRef<T> shared(std::size_t from) {
-    auto model = rref::create<T>(worker(from).peer("worker0"), rref::Named{"model"});
+    auto model = rref::create<T>(agents.peer(from, 0), rref::Named{"model"});
     model.ready().get();
     return model;
   }
@@ -61,18 +47,8 @@ class ModuleGuard : public testing::Test {
   static void expect_w(const RemoteModule& module, double value) {
     EXPECT_TRUE(w_of(module).allclose(torch::full({3}, value, at::kDouble))) << w_of(module) << value;
   }
-  static std::optional<rpc::ErrorKind> kind_of(const std::function<void()>& f) {
-    try {
-      f();
-    } catch (const rpc::Error& error) {
-      return error.kind();
-    }
-    return std::nullopt;
-  }
 
- private:
-  std::shared_ptr<rpc::InProcess> network_ = std::make_shared<rpc::InProcess>();
-  std::vector<std::unique_ptr<rpc::Agent>> agents_;
+  step_support::Agents agents{3};
 };
 
 TEST_F(ModuleGuard, TheNextStepStartsFromTheLoadedValues) {
@@ -124,7 +100,7 @@ TEST_F(ModuleGuard, ASynchronousStepOfValuesReadBeforeALoadIsRefused) {
   Pass pass{worker(1)};
   pass.backward(model.call<&Model::forward>(pass, torch::ones({3}, at::kDouble)).get()).get();
   load(module, 10);
-  EXPECT_EQ(kind_of([&] { optimizer.step(pass).get(); }), rpc::ErrorKind::failed_precondition);
+  refusal(rpc::ErrorKind::failed_precondition, [&] { optimizer.step(pass).get(); });
   expect_w(module, 10);
 }
 
@@ -139,7 +115,7 @@ TEST_F(ModuleGuard, ALoadFailsTheStepsThatWaitForTheirRound) {
   pass.backward(a_model.call<&Model::forward>(pass, torch::ones({3}, at::kDouble)).get()).get();
   auto waiting = a.step(pass);
   load(RemoteModule{a_model}, 10);  // after the step in the object's queue
-  EXPECT_EQ(kind_of([&] { std::move(waiting).get(); }), rpc::ErrorKind::failed_precondition);
+  refusal(rpc::ErrorKind::failed_precondition, [&] { std::move(waiting).get(); });
   expect_w(RemoteModule{b_model}, 10);
 }
 
@@ -148,8 +124,8 @@ TEST_F(ModuleGuard, ChangesOfTypeOrRequiresGradAreRefused) {
   const RemoteModule module{model};
   DistributedOptimizer optimizer{worker(1), torch::optim::SGDOptions(0.1), synchronous, model};
   optimizer.attached().get();
-  EXPECT_EQ(kind_of([&] { module.to({}, "float32").get(); }), rpc::ErrorKind::failed_precondition);
-  EXPECT_EQ(kind_of([&] { module.requires_grad(false).get(); }), rpc::ErrorKind::failed_precondition);
+  refusal(rpc::ErrorKind::failed_precondition, [&] { module.to({}, "float32").get(); });
+  refusal(rpc::ErrorKind::failed_precondition, [&] { module.requires_grad(false).get(); });
   module.eval().get();
   expect_w(module, 2);
 }
