@@ -90,15 +90,17 @@ TEST_P(DeviceRRefs, ARemoteResultIsFetchedByTheMapAfterItsKernels) {
   expect_all(kept.to_here().get(), here, 2);
 }
 
+// worker2 keeps its tensors on the first device. worker1 owns the result that worker2 gets as an argument.
 TEST_P(DeviceRRefs, AnArgumentIsFetchedByTheMapOfTheCallee) {
-  // worker2 keeps its tensors on the first device. worker1 owns the result that worker2 gets as an argument.
-  Cluster cluster(3, {maps({{"worker1", map}, {"worker2", {{fake(here).str(), "fake:0"}}}}),
-                      {},
-                      maps({{"worker1", {{"fake:0", fake(there).str()}}}})});
-  serve(cluster);
-  const auto kept = rref::remote<LateSum>(cluster.peer(0, 1), ones, ones);
-  EXPECT_EQ(cluster.peer(0, 2).call<DeviceOf>(kept).get(), "fake:0");
-  expect_all(cluster.peer(0, 2).call<LateSum>(kept, kept).get(), here, 4);
+  for (const bool lists_devices : {false, true}) {
+    tensor::DeviceOptions user = maps({{"worker1", {{"fake:0", fake(there).str()}}}}), owner;
+    if (lists_devices) user.devices = {fake(0)}, owner.devices = {fake(there)};
+    Cluster cluster(3, {maps({{"worker1", map}, {"worker2", {{fake(here).str(), "fake:0"}}}}), owner, user});
+    serve(cluster);
+    const auto kept = rref::remote<LateSum>(cluster.peer(0, 1), ones, ones);
+    EXPECT_EQ(cluster.peer(0, 2).call<DeviceOf>(kept).get(), "fake:0");
+    expect_all(cluster.peer(0, 2).call<LateSum>(kept, kept).get(), here, 4);
+  }
 }
 
 TEST_P(DeviceRRefs, AResultIsRelayedByAThirdWorker) {
@@ -190,18 +192,6 @@ TEST_P(DeviceRRefs, ManyResultsAreRelayedByAThirdWorkerAtOnce) {
     ASSERT_EQ(results.size(), 10U);
     for (int j = 0; j < 10; ++j) expect_all(results[j], here, 2 * i + j);
   }
-}
-
-TEST_P(DeviceRRefs, AnArgumentIsFetchedToTheDevicesOfItsUser) {
-  tensor::DeviceOptions user = maps({{"worker1", {{"fake:0", fake(there).str()}}}});
-  user.devices = {fake(0)};
-  tensor::DeviceOptions owner;
-  owner.devices = {fake(there)};
-  Cluster cluster(3, {maps({{"worker1", map}, {"worker2", {{fake(here).str(), "fake:0"}}}}), owner, user});
-  serve(cluster);
-  const auto kept = rref::remote<LateSum>(cluster.peer(0, 1), ones, ones);
-  EXPECT_EQ(cluster.peer(0, 2).call<DeviceOf>(kept).get(), "fake:0");
-  expect_all(cluster.peer(0, 2).call<LateSum>(kept, kept).get(), here, 4);
 }
 
 // The handler chooses the stream, and the stream of the call waits for it.

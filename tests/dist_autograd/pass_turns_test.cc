@@ -142,39 +142,37 @@ class PassTurnsTest : public ::testing::Test {
   std::vector<rref::RRef<Stage>> stages;
 };
 
-class PassSchedules : public PassTurnsTest, public ::testing::WithParamInterface<BackwardMode> {};
+class PassSchedules : public PassTurnsTest, public ::testing::WithParamInterface<BackwardMode> {
+ protected:
+  // Starts the backwards of three micro-batches in this order, and runs the schedules of the stages.
+  void expect_run(const std::vector<std::size_t>& order, bool defer, const Actions& of_first,
+                  const Actions& of_last) {
+    std::vector<MicroBatch> all;
+    for (std::int64_t i = 0; i < 3; ++i) all.push_back(forward(i));
+    std::vector<rpc::Future<void>> done;
+    for (const std::size_t i : order)
+      done.push_back(all[i].pass.backward(all[i].loss, {}, {.mode = GetParam(), .defer_weights = defer}));
+    EXPECT_EQ(ran(1), Actions());
+    auto first = run(0, of_first), last = run(1, of_last);
+    first.get();
+    last.get();
+    for (auto& each : done) each.get();
+    for (std::size_t i = 0; i < 3; ++i) expect_gradients(all[i], static_cast<std::int64_t>(i));
+  }
+};
 
 // All backwards have started, the last one first. Each stage runs them in the order of its schedule.
 TEST_P(PassSchedules, OneForwardOneBackward) {
-  std::vector<MicroBatch> all;
-  for (std::int64_t i = 0; i < 3; ++i) all.push_back(forward(i));
-  std::vector<rpc::Future<void>> done;
-  for (const std::size_t i : {2, 1, 0})
-    done.push_back(all[i].pass.backward(all[i].loss, {}, {.mode = GetParam()}));
-  EXPECT_EQ(ran(1), Actions());
   const Actions schedule{"B0", "B1", "B2"};
-  auto first = run(0, schedule), last = run(1, schedule);
-  first.get();
-  last.get();
-  for (auto& each : done) each.get();
+  expect_run({2, 1, 0}, false, schedule, schedule);
   for (std::size_t stage : {0, 1}) EXPECT_EQ(ran(stage), (Actions{"B0", "W0", "B1", "W1", "B2", "W2"}));
-  for (std::size_t i = 0; i < 3; ++i) expect_gradients(all[i], static_cast<std::int64_t>(i));
 }
 
 TEST_P(PassSchedules, ZeroBubble) {
-  std::vector<MicroBatch> all;
-  for (std::int64_t i = 0; i < 3; ++i) all.push_back(forward(i));
-  std::vector<rpc::Future<void>> done;
-  for (MicroBatch& each : all)
-    done.push_back(each.pass.backward(each.loss, {}, {.mode = GetParam(), .defer_weights = true}));
   const Actions of_first{"B0", "W0", "B1", "W1", "B2", "W2"}, of_last{"B0", "B1", "W0", "B2", "W1", "W2"};
-  auto first = run(0, of_first), last = run(1, of_last);
-  first.get();
-  last.get();
-  for (auto& each : done) each.get();
+  expect_run({0, 1, 2}, true, of_first, of_last);
   EXPECT_EQ(ran(0), of_first);
   EXPECT_EQ(ran(1), of_last);
-  for (std::size_t i = 0; i < 3; ++i) expect_gradients(all[i], static_cast<std::int64_t>(i));
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, PassSchedules, ::testing::Values(BackwardMode::smart, BackwardMode::fast),

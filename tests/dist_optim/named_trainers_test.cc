@@ -108,30 +108,6 @@ TEST_F(NamedTrainers, DieWithTheirAgent) {
   EXPECT_EQ(got(third.step(again)).versions, std::vector<std::uint64_t>{1});
 }
 
-TEST_F(NamedTrainers, StepSeveralModulesAllOrNothing) {
-  const auto far = rref::create<Layer>(workers.peer(1, 2), std::int64_t{5});
-  DistributedOptimizer left{workers[1], bounded_staleness(3), {module_of(layer), module_of(far)}, {}, "left"};
-  DistributedOptimizer right{
-      workers[1], bounded_staleness(3), {module_of(layer), module_of(far)}, {}, "right"};
-  Layer first(3), second(5);
-  std::vector<at::Tensor> parameters = first.parameters();
-  for (const auto& parameter : second.parameters()) parameters.push_back(parameter);
-  torch::optim::SGD sgd(parameters, torch::optim::SGDOptions(0.1));
-  for (int i = 0; i < 4; ++i) {
-    DistributedOptimizer& one = i % 2 == 0 ? left : right;
-    Pass pass{workers[1]};
-    got(one.admit(pass));
-    const auto hidden = got(layer.call<&Layer::forward>(pass, input(i)));
-    got(pass.backward(got(far.call<&Layer::forward>(pass, hidden)).square().sum()));
-    EXPECT_TRUE(got(one.step(pass)).applied);
-    sgd.zero_grad();
-    second.forward(first.forward(input(i))).square().sum().backward();
-    sgd.step();
-  }
-  expect_equal(got(layer.call<&Layer::values>()), first.values());
-  expect_equal(got(far.call<&Layer::values>()), second.values());
-}
-
 // One handle over a module: the forward of a microbatch, steps of other trainers, then the backward of the
 // microbatch.
 TEST_F(NamedTrainers, APassReadsTheVersionThatItWasAdmittedAt) {

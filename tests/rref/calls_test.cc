@@ -90,44 +90,6 @@ using SlowNumber = rpc::Function<"calls.slow_number", &slow_number>;
 [[noreturn]] void fail_in_lines() { throw std::runtime_error("one\ntwo\t\"three\"\\\n"); }
 using FailInLines = rpc::Function<"calls.fail_in_lines", &fail_in_lines>;
 
-// Keeps a result at a third agent, and fetches it.
-struct Middle {
-  rpc::Task<std::int64_t> through(std::int64_t x) {
-    const RRef<std::int64_t> there = remote<&Keeper::sum>(agent->peer("owner"), x, 1);
-    co_return co_await there.to_here();
-  }
-  using Service = rpc::Service<"calls.middle", rpc::Method<"through", &Middle::through>>;
-  rpc::Agent* agent;
-};
-
-// A value that holds references.
-struct Pair {
-  RRef<Box> first, second;
-};
-WEFT_CODEC(Pair, first, second)
-Pair swap_pair(Pair pair) { return {pair.second, pair.first}; }
-using SwapPair = rpc::Function<"calls.swap_pair", &swap_pair>;
-
-// Replies to all callers after the last one has reported: a small parameter server.
-struct Mean : Counted {
-  explicit Mean(std::int64_t n) : expected(n) {}
-  rpc::Future<double> report(double value) {
-    sum += value;
-    auto& promise = waiting.emplace_back();
-    auto future = promise.future();
-    if (static_cast<std::int64_t>(waiting.size()) == expected) {
-      for (auto& one : std::exchange(waiting, {})) one.complete(sum / static_cast<double>(expected));
-      sum = 0;
-    }
-    return future;
-  }
-  using Service =
-      rpc::Service<"calls.mean", rpc::Constructor<std::int64_t>, rpc::Method<"report", &Mean::report>>;
-  std::int64_t expected;
-  double sum = 0;
-  std::vector<rpc::Promise<double>> waiting;
-};
-
 class CallsTest : public RRefTest {
  protected:
   void SetUp() override {
@@ -139,15 +101,12 @@ class CallsTest : public RRefTest {
       rpc::Agent& one = agent(name);
       one.allow_create<Slow>();
       one.allow_create<Async>();
-      one.allow_create<Mean>();
       one.serve<AddTo>();
       one.serve<FailAtOnce>();
       one.serve<FailLater>();
       one.serve<LookAt>();
       one.serve<SlowNumber>();
       one.serve<FailInLines>();
-      one.serve<SwapPair>();
-      one.serve(std::make_shared<Middle>(Middle{&one}));
     }
     for (const auto* from : {"owner", "anna", "bert"})
       for (const auto* to : {"owner", "anna", "bert"}) peer(from, to);
@@ -229,11 +188,6 @@ TEST_F(CallsTest, RemoteWithAFailedArgumentFailsWithTheErrorOfTheArgument) {
   }
 }
 
-TEST_F(CallsTest, AHandlerFetchesAResultThatAnotherAgentKeeps) {
-  EXPECT_EQ(got(peer("anna", "bert").call<&Middle::through>(4)), 5);
-  EXPECT_EQ(got(remote<&Middle::through>(peer("anna", "bert"), 5).to_here()), 6);
-}
-
 TEST_F(CallsTest, RemoteRunsOnceItsReferenceArgumentIsConfirmed) {
   got(box.ready());
   eventually("it is confirmed", [&] { return box.is_confirmed(); });
@@ -244,27 +198,6 @@ TEST_F(CallsTest, RemoteRunsOnceItsReferenceArgumentIsConfirmed) {
   EXPECT_FALSE(here.ready());
   owner.release();
   EXPECT_EQ(got(std::move(here)), 1);
-}
-
-TEST_F(CallsTest, TwentyReferencesToValuesThatHoldReferences) {
-  std::vector<RRef<Pair>> pairs;
-  for (std::int64_t i = 0; i < 20; ++i)
-    pairs.push_back(remote<SwapPair>(peer("anna", "bert"), Pair{create<Box>(peer("anna", "owner"), i),
-                                                                create<Box>(peer("anna", "anna"), 100 + i)}));
-  for (std::int64_t i = 0; i < 20; ++i) {
-    const Pair pair = got(pairs[static_cast<std::size_t>(i)].to_here());
-    EXPECT_EQ(got(pair.first.call<&Box::get>()), 100 + i);
-    EXPECT_EQ(got(pair.second.call<&Box::get>()), i);
-  }
-}
-
-TEST_F(CallsTest, AnObjectRepliesToAllCallersAfterTheLastCall) {
-  const auto mean = create<Mean>(peer("anna", "owner"), 3);
-  for (const double round : {1.0, 2.0}) {
-    std::vector<rpc::Future<double>> reports;
-    for (const double value : {1.0, 2.0, 6.0}) reports.push_back(mean.call<&Mean::report>(round * value));
-    for (auto& report : reports) EXPECT_EQ(got(std::move(report)), 3 * round);
-  }
 }
 
 TEST_F(CallsTest, AnErrorsTextArrivesWithItsLines) {

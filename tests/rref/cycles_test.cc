@@ -111,14 +111,6 @@ TEST_F(CyclesTest, ACycleWithAnExternalReferenceIsNotGarbage) {
   expect_nothing_left();
 }
 
-TEST_F(CyclesTest, AChainIsNoCycle) {
-  const auto a = node("anna"), b = node("bert"), c = node("cora");
-  hold(a, b);
-  hold(b, c);
-  hold(a, c);
-  EXPECT_TRUE(find().empty());
-}
-
 TEST_F(CyclesTest, ANamedObjectIsHeldByItsName) {
   {
     const auto a = create<Node>(peer("program", "anna"), Named{"it"});

@@ -20,7 +20,7 @@ struct Slow : Counted {
 };
 
 std::unique_ptr<rpc::Agent> member(const std::shared_ptr<rpc::InProcess>& network, std::size_t rank,
-                                   std::vector<std::string>& log, std::size_t world_size = 2) {
+                                   std::vector<std::string>& log, std::size_t world_size) {
   rpc::MemberOptions options{{.name = "worker" + std::to_string(rank), .handler_threads = 2}};
   options.listen = {rank == 0 ? "inproc://host" : "inproc://" + options.name};
   options.in_process = network;
@@ -37,17 +37,33 @@ std::unique_ptr<rpc::Agent> member(const std::shared_ptr<rpc::InProcess>& networ
   return agent;
 }
 
+// The members of a job, which have met.
+struct Members {
+  explicit Members(std::size_t count) : logs(count) {
+    const auto network = std::make_shared<rpc::InProcess>();
+    for (std::size_t rank = 0; rank < count; ++rank)
+      agents.push_back(member(network, rank, logs[rank], count));
+    std::vector<rpc::Future<void>> met;
+    for (const auto& agent : agents) met.push_back(rpc::Job(*agent).wait_for(count));
+    for (auto& one : met) got(std::move(one));
+  }
+  ~Members() {
+    while (!agents.empty()) agents.pop_back();
+  }
+  void expect_no_leak(std::size_t rank) {
+    for (const auto& line : logs[rank]) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
+  }
+  std::vector<std::vector<std::string>> logs;
+  std::vector<std::unique_ptr<rpc::Agent>> agents;
+};
+
 // A member releases its references before it leaves, so an owner that shuts down later reports no leak.
 TEST(RRefJob, LeaveReportsAllReleases) {
   test::Event begun, may_end;
   Slow::begun = &begun;
   Slow::may_end = &may_end;
-  const auto network = std::make_shared<rpc::InProcess>();
-  std::vector<std::string> owners_log, users_log;
-  auto owner = member(network, 0, owners_log), user = member(network, 1, users_log);
-  auto owner_met = rpc::Job(*owner).wait_for(2), user_met = rpc::Job(*user).wait_for(2);
-  got(std::move(owner_met));
-  got(std::move(user_met));
+  Members members(2);
+  auto &owner = members.agents[0], &user = members.agents[1];
   {
     const auto slow = create<Slow>(user->peer("worker0"));
   }
@@ -61,17 +77,13 @@ TEST(RRefJob, LeaveReportsAllReleases) {
   EXPECT_TRUE(RRefLayer::of(*owner->core())->live_objects().empty());
   user = nullptr;
   owner = nullptr;
-  for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
+  members.expect_no_leak(0);
 }
 
 // The handles are destroyed after the agent has left, as in a plain main().
 TEST(RRefJob, LeaveReleasesTheReferencesOfTheAgent) {
-  const auto network = std::make_shared<rpc::InProcess>();
-  std::vector<std::string> owners_log, users_log;
-  auto owner = member(network, 0, owners_log), user = member(network, 1, users_log);
-  auto owner_met = rpc::Job(*owner).wait_for(2), user_met = rpc::Job(*user).wait_for(2);
-  got(std::move(owner_met));
-  got(std::move(user_met));
+  Members members(2);
+  auto &owner = members.agents[0], &user = members.agents[1];
   const auto box = create<Box>(user->peer("worker0"), 1);
   const auto copy = box;
   EXPECT_EQ(got(box.call<&Box::get>()), 1);
@@ -81,18 +93,14 @@ TEST(RRefJob, LeaveReleasesTheReferencesOfTheAgent) {
   EXPECT_TRUE(RRefLayer::of(*owner->core())->live_objects().empty());
   EXPECT_EQ(kind_of([&] { got(copy.call<&Box::get>()); }), rpc::ErrorKind::shut_down);
   owner = nullptr;
-  for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
+  members.expect_no_leak(0);
 }
 
 // A holder that keeps the job's store ends last. It releases its references before their owners end.
 TEST(RRefJob, AServingHolderReleasesItsReferencesBeforeTheOwnerEnds) {
   for (int round = 0; round < 5; ++round) {
-    const auto network = std::make_shared<rpc::InProcess>();
-    std::vector<std::string> owners_log, holders_log;
-    auto holder = member(network, 0, holders_log), owner = member(network, 1, owners_log);
-    auto holder_met = rpc::Job(*holder).wait_for(2), owner_met = rpc::Job(*owner).wait_for(2);
-    got(std::move(holder_met));
-    got(std::move(owner_met));
+    Members members(2);
+    auto &holder = members.agents[0], &owner = members.agents[1];
     const auto box = create<Box>(holder->peer("worker1"), 1);
     EXPECT_EQ(got(box.call<&Box::get>()), 1);
     std::thread serves([&] {
@@ -103,25 +111,20 @@ TEST(RRefJob, AServingHolderReleasesItsReferencesBeforeTheOwnerEnds) {
     rpc::Job(*holder).serve_until_shutdown(test::too_long);
     serves.join();
     EXPECT_EQ(kind_of([&] { got(box.call<&Box::get>()); }), rpc::ErrorKind::shut_down);
-    for (const auto& line : owners_log) EXPECT_EQ(line.find("leak"), std::string::npos) << line;
+    members.expect_no_leak(1);
   }
 }
 
 // Owners in a failed job shut down too. An error names the member that caused the failure, not such an owner.
 TEST(RRefJob, AnErrorNamesTheDeadMemberAndNotAnOwnerThatShutDown) {
-  const auto network = std::make_shared<rpc::InProcess>();
-  std::vector<std::string> logs[3];
-  std::vector<std::unique_ptr<rpc::Agent>> agents;
-  std::vector<rpc::Future<void>> met;
-  for (std::size_t rank = 0; rank < 3; ++rank) agents.push_back(member(network, rank, logs[rank], 3));
-  for (const auto& agent : agents) met.push_back(rpc::Job(*agent).wait_for(3));
-  for (auto& one : met) got(std::move(one));
+  Members members(3);
+  auto& agents = members.agents;
   const auto box = create<Box>(agents[2]->peer("worker0"), 1);
   EXPECT_EQ(got(box.call<&Box::get>()), 1);
   agents[1] = nullptr;
   eventually("the survivor was told", [&] { return agents[2]->core()->job_error().has_value(); });
   agents[0] = nullptr;
-  for (const std::string& line : logs[0])
+  for (const std::string& line : members.logs[0])
     EXPECT_EQ(line.find("is still held by"), std::string::npos) << "no leak of a job that failed: " << line;
   eventually("the owner is gone", [&] { return agents[2]->core()->counts().connections == 0; });
   eventually("its RRefs know it", [&] { return !box.is_confirmed(); });
@@ -135,12 +138,8 @@ TEST(RRefJob, AnErrorNamesTheDeadMemberAndNotAnOwnerThatShutDown) {
 }
 
 TEST(RRefJob, CallsAndRemoteAddressAPeerByRank) {
-  const auto network = std::make_shared<rpc::InProcess>();
-  std::vector<std::string> logs[2];
-  const std::unique_ptr<rpc::Agent> agents[] = {member(network, 0, logs[0]), member(network, 1, logs[1])};
-  auto met = rpc::Job(*agents[0]).wait_for(2);
-  got(rpc::Job(*agents[1]).wait_for(2));
-  got(std::move(met));
+  const Members members(2);
+  const auto& agents = members.agents;
   for (const auto& from : agents)
     for (std::size_t rank = 0; rank < 2; ++rank) {
       const rpc::Peer peer = rpc::Job(*from).peer(rank);

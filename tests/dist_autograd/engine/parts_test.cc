@@ -125,17 +125,6 @@ TEST(EngineParts, ConvolutionsAndBatchNorm) {
   }
 }
 
-TEST(EngineParts, LayerNormAndResidual) {
-  expect_as_whole([](const at::Tensor& x) {
-    torch::manual_seed(9);
-    torch::nn::Sequential module(torch::nn::LayerNorm(torch::nn::LayerNormOptions({6})),
-                                 torch::nn::Linear(6, 6), torch::nn::GELU(),
-                                 torch::nn::LayerNorm(torch::nn::LayerNormOptions({6})));
-    module->to(at::kDouble);
-    return of_module(*module, x + module->forward(x));
-  });
-}
-
 TEST(EngineParts, EmbeddingsDenseAndSparse) {
   for (const bool sparse : {false, true}) {
     expect_as_whole([sparse](const at::Tensor& x) {
@@ -453,30 +442,6 @@ TEST(EngineParts, WeightsMayRunBetweenDeliveries) {
     expect_identical(input.exit->gradient, of_x, "x");
     expect_identical(sink[w], of_w, "w");
   }
-}
-
-TEST(EngineParts, AnAbandonedSourceDoesNotBlockOtherNodes) {
-  const auto w = leaf({6, 6}, 2), v = leaf({6, 6}, 3);
-  const Input input(numbers({4, 6}, 1));
-  const auto scaled = w * 2, first = input.x.mm(scaled), second = scaled.mm(v);
-  const NodePtr one = source_of("one", {first}), two = source_of("two", {second});
-  MapSink sink;
-  NodeExecutor executor(sink, in_parts);
-  executor.expect(one);
-  executor.expect(two);
-  executor.plan();
-  executor.deliver(one, {numbers({4, 6}, 4)});
-  executor.run();
-  EXPECT_TRUE(executor.waiting()) << "the product by 2, of the weight part, waits for the second source";
-  executor.run_weights();
-  EXPECT_EQ(sink.calls, 0);
-  executor.abandon(two);
-  EXPECT_FALSE(executor.waiting());
-  executor.run();
-  executor.run_weights();
-  EXPECT_TRUE(executor.complete());
-  expect_identical(sink[w], numbers({4, 6}, 1).t().mm(numbers({4, 6}, 4)) * 2, "w");
-  EXPECT_FALSE(sink[v].defined());
 }
 
 TEST(EngineParts, TheGraphMayBeKeptForAnotherBackward) {

@@ -32,27 +32,6 @@ std::optional<ErrorKind> kind_of(const std::function<void()>& act) {
   return std::nullopt;
 }
 
-TEST(EngineState, ASourceGetsItsGradientsByDelivery) {
-  auto x = leaf({4}, 1), w = leaf({4}, 2);
-  auto a = x.sin(), b = x.cos() * w;
-  MapSink sink;
-  NodeExecutor executor(sink, {.retain_graph = true});
-  auto source = source_of("send", {a, b, x});
-  executor.expect(source);
-  executor.plan();
-  executor.run();
-  EXPECT_FALSE(executor.complete());
-  EXPECT_EQ(sink.calls, 0);
-  executor.deliver(source, {numbers({4}, 3), numbers({4}, 4), at::Tensor()});
-  EXPECT_EQ(sink.calls, 0) << "deliver runs nothing";
-  executor.run();
-  EXPECT_TRUE(executor.complete());
-
-  auto expected = torch::autograd::grad({a, b}, {x, w}, {numbers({4}, 3), numbers({4}, 4)}, true);
-  expect_identical(sink[x], expected[0], "x");
-  expect_identical(sink[w], expected[1], "w");
-}
-
 TEST(EngineState, ASourceMayAlsoHaveAPredecessor) {
   auto x = leaf({4}, 1);
   auto inner = source_of("inner", {x.sin()});
@@ -91,20 +70,6 @@ TEST(EngineState, ANodeMayDeliverToASource) {
   executor.run();
   EXPECT_TRUE(executor.complete());
   expect_identical(sink[x], numbers({4}, 2) * numbers({4}, 1).cos(), "x");
-}
-
-TEST(EngineState, BlockedNamesTheSourcesWithoutDelivery) {
-  auto x = leaf({4}, 1);
-  MapSink sink;
-  NodeExecutor executor(sink, {});
-  auto b = source_of("send b", {x.sin()}), a = source_of("send a", {x.sin()}),
-       c = source_of("send c", {x.sin()});
-  for (const auto& source : {b, a, c}) executor.expect(source);
-  executor.plan();
-  EXPECT_EQ(executor.blocked(), (std::vector<std::string>{"send a", "send b", "send c"}));
-  executor.deliver(b, {numbers({4}, 2)});
-  executor.run();
-  EXPECT_EQ(executor.blocked(), (std::vector<std::string>{"send a", "send c"}));
 }
 
 TEST(EngineState, ReachedNamesEachNodeOnce) {

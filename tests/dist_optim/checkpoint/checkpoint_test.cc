@@ -247,43 +247,72 @@ class StepInBetween final : public rpc::Interceptor {
   std::atomic<int> calls_{0};
 };
 
-TEST_F(Checkpoint, ParametersAndStateAreOfOneVersion) {
-  const auto between = std::make_shared<StepInBetween>();
-  test::Cluster cluster{{layers(), false,
-                         [&](rpc::AgentOptions& options) {
-                           if (options.name == "owner") options.interceptors.push_back(between);
-                         }},
-                        {"owner", "other", "saver"}};
-  cluster["owner"].allow_create<Layer>();
-  const auto named = [&](const char* trainer) {
-    return rref::create<Layer>(cluster.peer(trainer, "owner"), rref::Named{"layer"}, std::int64_t{1});
-  };
-  const auto saved = named("saver"), again = named("saver"), of_other = named("other");
-  DistributedOptimizer saver{cluster["saver"], AdamOptions(1e-2), hogwild, saved};
-  DistributedOptimizer other{cluster["other"], AdamOptions(1e-2), hogwild, of_other};
-  std::vector<dist_autograd::Pass> passes;
-  for (int i = 0; i < 3; ++i) {
-    passes.emplace_back(cluster["other"]);
-    test::got(passes.back().backward(
-        test::got(of_other.call<&Layer::forward>(passes.back(), input(i))).square().sum()));
+// Modules of one owner. One trainer steps them, and another agent saves and loads them.
+class SteppedByAnother : public Checkpoint {
+ protected:
+  rref::RRef<Layer> named(const std::string& trainer, const char* name = "layer") {
+    return rref::create<Layer>(cluster.peer(trainer, "owner"), rref::Named{name}, std::int64_t{1});
   }
-  test::got(other.step(passes[0]));
-  // Uses the RRef that the optimizer has, and another RRef to the same object.
-  for (const auto& [module, pass] : {std::pair{saved, 1}, {again, 2}}) {
-    between->step = [&, pass = pass] {
-      return other.step(passes[pass]).then([](rpc::Result<StepResult>&& result) {
+  void step_in_between(DistributedOptimizer& optimizer, const dist_autograd::Pass& pass) {
+    between->step = [&optimizer, &pass] {
+      return optimizer.step(pass).then([](rpc::Result<StepResult>&& result) {
         return result.ok() ? rpc::Result<void>() : rpc::Result<void>(result.error());
       });
     };
-    test::got(save(path(), {module}, saver));
+  }
+  // Passes of the other trainer over its module.
+  std::vector<dist_autograd::Pass> passes_over(const rref::RRef<Layer>& module, int count) {
+    std::vector<dist_autograd::Pass> passes;
+    for (int i = 0; i < count; ++i) {
+      auto& pass = passes.emplace_back(cluster["other"]);
+      got(pass.backward(got(module.call<&Layer::forward>(pass, input(i))).square().sum()));
+    }
+    return passes;
+  }
+
+  const std::shared_ptr<StepInBetween> between = std::make_shared<StepInBetween>();
+  test::Cluster cluster{{layers(), false,
+                         [this](rpc::AgentOptions& options) {
+                           if (options.name == "owner") options.interceptors.push_back(between);
+                         }},
+                        {"owner", "other", "saver"}};
+  const bool allowed = (cluster["owner"].allow_create<Layer>(), true);
+};
+
+TEST_F(SteppedByAnother, ParametersAndStateAreOfOneVersion) {
+  const auto saved = named("saver"), again = named("saver"), of_other = named("other");
+  DistributedOptimizer saver{cluster["saver"], AdamOptions(1e-2), hogwild, saved};
+  DistributedOptimizer other{cluster["other"], AdamOptions(1e-2), hogwild, of_other};
+  const auto passes = passes_over(of_other, 3);
+  got(other.step(passes[0]));
+  // Uses the RRef that the optimizer has, and another RRef to the same object.
+  for (const auto& [module, pass] : {std::pair{saved, 1}, {again, 2}}) {
+    step_in_between(other, passes[pass]);
+    got(save(path(), {module}, saver));
     between->step = {};
     const TensorFile file = read_tensor_file(path());
     const auto steps = file.tensors.at("optimizer.0/linear.bias/step").item<std::int64_t>();
-    const auto now = test::got(saver.save_state()).modules[0].tensors.at("linear.bias/step");
-    EXPECT_EQ(
-        torch::equal(file.tensors.at("module.0/linear.bias"), test::got(saved.call<&Layer::values>()).at(1)),
-        steps == now.item<std::int64_t>());
+    const auto now = got(saver.save_state()).modules[0].tensors.at("linear.bias/step");
+    EXPECT_EQ(torch::equal(file.tensors.at("module.0/linear.bias"), got(saved.call<&Layer::values>()).at(1)),
+              steps == now.item<std::int64_t>());
   }
+}
+
+TEST_F(SteppedByAnother, LoadingChangesAModuleOnce) {
+  const auto saved = named("saver"), of_other = named("other");
+  DistributedOptimizer saver{cluster["saver"], AdamOptions(1e-2), hogwild, saved};
+  DistributedOptimizer other{cluster["other"], AdamOptions(1e-2), hogwild, of_other};
+  const auto passes = passes_over(of_other, 2);
+  got(other.step(passes[0]));
+  got(save(path(), {saved}, saver));
+  step_in_between(other, passes[1]);
+  got(load(path(), {saved}, saver));
+  between->step = {};
+  const TensorFile file = read_tensor_file(path());
+  const auto values = got(saved.call<&Layer::values>());
+  EXPECT_TRUE(torch::equal(file.tensors.at("module.0/linear.weight"), values.at(0)));
+  EXPECT_TRUE(torch::equal(file.tensors.at("module.0/linear.bias"), values.at(1)));
+  EXPECT_EQ(got(saver.stats()).at(0).version, 3U);  // two steps, and the loaded state
 }
 
 struct NoModule {
@@ -291,14 +320,11 @@ struct NoModule {
   using Service = rpc::Service<"checkpoint_test.no_module", rpc::Method<"one", &NoModule::one>>;
 };
 
-// Two layers of one owner. One trainer steps them together, and another agent saves them.
-class SharedLayers : public Checkpoint {
+// Two layers, which the other trainer steps together.
+class SharedLayers : public SteppedByAnother {
  protected:
   std::vector<rref::RRef<Layer>> layers_of(const std::string& trainer) {
-    std::vector<rref::RRef<Layer>> both;
-    for (const char* name : {"a", "b"})
-      both.push_back(rref::create<Layer>(cluster.peer(trainer, "owner"), rref::Named{name}, std::int64_t{1}));
-    return both;
+    return {named(trainer, "a"), named(trainer, "b")};
   }
   dist_autograd::Pass backward(int i) {
     dist_autograd::Pass pass{cluster["other"]};
@@ -315,13 +341,6 @@ class SharedLayers : public Checkpoint {
     return steps;
   }
 
-  const std::shared_ptr<StepInBetween> between = std::make_shared<StepInBetween>();
-  test::Cluster cluster{{layers(), false,
-                         [this](rpc::AgentOptions& options) {
-                           if (options.name == "owner") options.interceptors.push_back(between);
-                         }},
-                        {"owner", "other", "saver"}};
-  const bool allowed = (cluster["owner"].allow_create<Layer>(), true);
   const std::vector<rref::RRef<Layer>> saved = layers_of("saver"), stepped = layers_of("other");
   DistributedOptimizer saver{cluster["saver"], AdamOptions(1e-2), hogwild, saved[0], saved[1]};
   DistributedOptimizer other{cluster["other"], AdamOptions(1e-2), hogwild, stepped[0], stepped[1]};
@@ -331,11 +350,7 @@ class SharedLayers : public Checkpoint {
 TEST_F(SharedLayers, AreSavedAtOneMoment) {
   got(other.step(backward(0)));
   const auto pass = backward(1);
-  between->step = [&] {
-    return other.step(pass).then([](rpc::Result<StepResult>&& result) {
-      return result.ok() ? rpc::Result<void>() : rpc::Result<void>(result.error());
-    });
-  };
+  step_in_between(other, pass);
   got(save(path(), {saved[0], saved[1]}, saver));
   between->step = {};
   EXPECT_EQ(steps_saved(), (std::vector<std::int64_t>{2, 2}));
@@ -350,42 +365,6 @@ TEST_F(SharedLayers, AreSavedOrFailTogether) {
   const Modules wrong{saved[0], dist_autograd::RemoteModule(none.reference()), saved[1]};
   refusal(rpc::ErrorKind::invalid_argument, save(path(), wrong, saver));
   got(save(path(), {saved[0], saved[1]}, saver));
-}
-
-TEST_F(Checkpoint, LoadingChangesAModuleOnce) {
-  const auto between = std::make_shared<StepInBetween>();
-  test::Cluster cluster{{layers(), false,
-                         [&](rpc::AgentOptions& options) {
-                           if (options.name == "owner") options.interceptors.push_back(between);
-                         }},
-                        {"owner", "other", "saver"}};
-  cluster["owner"].allow_create<Layer>();
-  const auto named = [&](const char* trainer) {
-    return rref::create<Layer>(cluster.peer(trainer, "owner"), rref::Named{"layer"}, std::int64_t{1});
-  };
-  const auto saved = named("saver"), of_other = named("other");
-  DistributedOptimizer saver{cluster["saver"], AdamOptions(1e-2), hogwild, saved};
-  DistributedOptimizer other{cluster["other"], AdamOptions(1e-2), hogwild, of_other};
-  std::vector<dist_autograd::Pass> passes;
-  for (int i = 0; i < 2; ++i) {
-    passes.emplace_back(cluster["other"]);
-    test::got(passes.back().backward(
-        test::got(of_other.call<&Layer::forward>(passes.back(), input(i))).square().sum()));
-  }
-  test::got(other.step(passes[0]));
-  test::got(save(path(), {saved}, saver));
-  between->step = [&] {
-    return other.step(passes[1]).then([](rpc::Result<StepResult>&& result) {
-      return result.ok() ? rpc::Result<void>() : rpc::Result<void>(result.error());
-    });
-  };
-  test::got(load(path(), {saved}, saver));
-  between->step = {};
-  const TensorFile file = read_tensor_file(path());
-  const auto values = test::got(saved.call<&Layer::values>());
-  EXPECT_TRUE(torch::equal(file.tensors.at("module.0/linear.weight"), values.at(0)));
-  EXPECT_TRUE(torch::equal(file.tensors.at("module.0/linear.bias"), values.at(1)));
-  EXPECT_EQ(test::got(saver.stats()).at(0).version, 3U);  // two steps, and the loaded state
 }
 
 }  // namespace

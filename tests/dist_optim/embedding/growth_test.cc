@@ -82,6 +82,12 @@ struct StepByStep : testing::Test {
   rpc::Future<void> hand_over(std::size_t source) {
     return embedding.shards()[source].call<&EmbeddingShard::hand_over>(added, 2u);
   }
+  // The first shard hands over its rows, which have arrived when this returns.
+  rpc::Future<void> begin() {
+    auto first = hand_over(0);
+    test::eventually("its rows have arrived", [&] { return stats(added).rows > 0; });
+    return first;
+  }
   ShardStats stats(const Shard& shard) { return got(shard.call<&EmbeddingShard::stats>()); }
   // Returns ids that move from this shard to the third one.
   at::Tensor moving(std::uint32_t source) {
@@ -116,8 +122,7 @@ TEST_F(StepByStep, OnlyCallsThatNeedMovingRowsWait) {
 }
 
 TEST_F(StepByStep, IsRevertedIfItIsAbandoned) {
-  auto first = hand_over(0);
-  test::eventually("its rows have arrived", [&] { return stats(added).rows > 0; });
+  auto first = begin();
   got(embedding.read(moving(0)));  // now the trainer knows the third shard
   auto waiting = embedding.read(torch::arange(300));
   test::eventually("the read waits", [&] { return stats(added).waited >= 1; });
@@ -138,8 +143,7 @@ TEST_F(StepByStep, IsRevertedIfItIsAbandoned) {
 
 // Then every call of the owner fails at once.
 TEST_F(StepByStep, IsRevertedIfTheWorldFails) {
-  auto first = hand_over(0);
-  test::eventually("its rows have arrived", [&] { return stats(added).rows > 0; });
+  auto first = begin();
   owners.cluster["owner0"].core()->fail_job(
       rpc::Error(rpc::ErrorKind::peer_lost, "owner9 was lost: for a test"));
   const auto error = test::error_of([&] { return got(std::move(first)), 0; });
@@ -149,8 +153,7 @@ TEST_F(StepByStep, IsRevertedIfTheWorldFails) {
 }
 
 TEST_F(StepByStep, IsRevertedIfTheNewOwnerIsLost) {
-  auto first = hand_over(0);
-  test::eventually("its rows have arrived", [&] { return stats(added).rows > 0; });
+  auto first = begin();
   owners.cluster.end("owner2");
   EXPECT_EQ(test::kind_of([&] { return got(std::move(first)), 0; }), rpc::ErrorKind::owner_lost);
   EXPECT_EQ(stats(embedding.shards()[0]).owners, 2u);
@@ -160,8 +163,7 @@ TEST_F(StepByStep, IsRevertedIfTheNewOwnerIsLost) {
 TEST_F(StepByStep, OnlyOneGrowthRunsAtATime) {
   const TemporaryDirectory saved;
   got(embedding.save(saved.path));
-  auto first = hand_over(0);
-  test::eventually("its rows have arrived", [&] { return stats(added).rows > 0; });
+  auto first = begin();
   const auto kind = [](auto&& f) { return test::kind_of([&] { return f(), 0; }); };
   EXPECT_EQ(kind([&] { got(embedding.grow(owners.peer(2))); }), rpc::ErrorKind::failed_precondition);
   TemporaryDirectory directory;

@@ -220,37 +220,6 @@ TEST(RowStore, MemoryOfErasedRowsIsReused) {
   EXPECT_LT(store.bytes(), bytes * 1.02) << "a segment of the index may still have grown";
 }
 
-TEST(RowStore, BlocksMoveRowsWithTheirStateAndAge) {
-  RowStore from(wide, RowOptimizer::adam(0.1), {}), to(wide, RowOptimizer::adam(0.1), {}),
-      whole(wide, RowOptimizer::adam(0.1), {});
-  Ids ids(10'000);
-  std::iota(ids.begin(), ids.end(), -5000);
-  std::vector<float> gradients(ids.size() * wide, 0.5f);
-  for (RowStore* store : {&from, &whole}) {
-    store->update(ids, gradients.data());
-    store->tick();
-    store->tick();
-  }
-  std::size_t moved = 0;
-  for (RowStore::Row row = 0; row < from.end(); row += 777) {
-    const RowBlock block = from.take_out(row, 777, 0, [](std::int64_t id) { return id % 2 == 0; });
-    to.put(block);
-    moved += block.ids.size();
-  }
-  EXPECT_EQ(moved, 5000u);
-  EXPECT_EQ(to.size(), 5000u);
-  EXPECT_EQ(to.evict_older(3), 0u);
-  // Later updates continue from the state that was moved with the rows.
-  const Ids even{-4, 0, 4998};
-  whole.update(even, gradients.data());
-  to.update(even, gradients.data());
-  std::vector<float> got(even.size() * wide), want(even.size() * wide);
-  to.lookup(even, got.data(), false);
-  whole.lookup(even, want.data(), false);
-  EXPECT_EQ(got, want);
-  EXPECT_EQ(to.evict_older(2), 4997u);
-}
-
 TEST(RowStore, ForgetsErasuresThatNoSnapshotNeeds) {
   RowStore store(1, RowOptimizer::sgd(1), {});
   const RowStore::Epoch since = store.close_epoch();

@@ -1,4 +1,5 @@
-// Compares the two-loop recursion on products with the recursion on vectors.
+// Pairs and products that do not belong to the history. dist_lbfgs_test.cc compares the directions with
+// LibTorch.
 #include <weft/dist_optim/lbfgs/gram.h>
 
 #include <gtest/gtest.h>
@@ -34,25 +35,19 @@ struct Pair {
   Vector s, y;
 };
 
-// The report of a worker that has the elements [from, to) of all vectors.
-LbfgsProducts products(const std::deque<Pair>& history, const Pair* fresh, const Vector& gradient,
-                       std::size_t from = 0, std::size_t to = 7) {
-  const auto part = [&](const Vector& v) {
-    return Vector(v.begin() + static_cast<long>(from), v.begin() + static_cast<long>(to));
-  };
-  const Vector g = part(gradient);
+LbfgsProducts products(const std::deque<Pair>& history, const Pair* fresh, const Vector& g) {
   LbfgsProducts all;
   all.g_g = dot(g, g);
   std::vector<const Pair*> pairs;
   for (const Pair& pair : history) pairs.push_back(&pair);
   if (fresh != nullptr) pairs.push_back(fresh);
   for (const Pair* pair : pairs) {
-    all.s_g.push_back(dot(part(pair->s), g));
-    all.y_g.push_back(dot(part(pair->y), g));
+    all.s_g.push_back(dot(pair->s, g));
+    all.y_g.push_back(dot(pair->y, g));
     if (fresh == nullptr) continue;
-    all.s_y.push_back(dot(part(fresh->s), part(pair->y)));
-    all.y_y.push_back(dot(part(fresh->y), part(pair->y)));
-    if (pair != fresh) all.y_s.push_back(dot(part(fresh->y), part(pair->s)));
+    all.s_y.push_back(dot(fresh->s, pair->y));
+    all.y_y.push_back(dot(fresh->y, pair->y));
+    if (pair != fresh) all.y_s.push_back(dot(fresh->y, pair->s));
   }
   return all;
 }
@@ -88,38 +83,6 @@ Vector combined(const LbfgsDirection& direction, const std::deque<Pair>& history
 void expect_near(const Vector& got, const Vector& want) {
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-10) << i;
-}
-
-TEST(LbfgsGram, EqualsTheRecursionOnVectors) {
-  LbfgsGram gram(3);
-  std::deque<Pair> history;
-  for (int i = 0; i < 8; ++i) {  // from the fourth pair on, the oldest pair is removed
-    const Vector g = numbers(0.4 * i);
-    const Pair fresh(i);
-    const LbfgsDirection direction = gram.update(products(history, i > 0 ? &fresh : nullptr, g));
-    EXPECT_EQ(direction.joins, i > 0);
-    if (i > 0) history.push_back(fresh);
-    if (history.size() > 3) history.pop_front();
-    const Vector d = two_loops(history, g);
-    expect_near(combined(direction, history, g), d);
-    EXPECT_NEAR(gram.slope(), dot(g, d), 1e-10);
-    EXPECT_EQ(gram.pairs(), history.size());
-  }
-}
-
-TEST(LbfgsGram, ProductsOfSlicesAreSummed) {
-  const std::deque<Pair> history{Pair(1)};
-  const Pair fresh(2);
-  const Vector g = numbers(3);
-  LbfgsProducts sum = products(history, &fresh, g, 0, 2);
-  sum.add(products(history, &fresh, g, 2, 7));
-  const LbfgsProducts whole = products(history, &fresh, g);
-  expect_near(sum.s_y, whole.s_y);
-  expect_near(sum.y_s, whole.y_s);
-  expect_near(sum.y_y, whole.y_y);
-  expect_near(sum.s_g, whole.s_g);
-  expect_near(sum.y_g, whole.y_g);
-  EXPECT_NEAR(sum.g_g, whole.g_g, 1e-12);
 }
 
 TEST(LbfgsGram, APairWithoutCurvatureIsNotAdded) {

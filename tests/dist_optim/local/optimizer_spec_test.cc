@@ -13,13 +13,7 @@
 #include <type_traits>
 
 #include <gtest/gtest.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/lbfgs.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
-#include <torch/types.h>
+#include <torch/torch.h>
 
 #include "tests/dist_optim/refusal.h"
 

@@ -12,13 +12,7 @@
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/sgd.h>
-#include <torch/types.h>
+#include <torch/torch.h>
 
 #include "tests/dist_optim/local/owned_parameters_support.h"
 
@@ -159,43 +153,6 @@ struct Served {
 };
 
 // ---- the trap: A forward; B forward, backward, step; A backward
-
-// LibTorch's Adam (like AdamW, Adagrad and RMSprop) steps the parameters themselves, and A's backward fails.
-// Its SGD steps `p.data()`, which does not change the version counter: A's backward succeeds with a gradient
-// that mixes two versions.
-TEST(Trap, CatchesLibtorchsOwnOptimizers) {
-  auto interleave = [](auto make_optimizer) {
-    Net net;
-    auto untouched = copy(net);
-    auto optimizer = make_optimizer(net.parameters());
-    auto loss_a = net.loss(input(1));
-    net.loss(input(2)).backward();
-    optimizer.step();
-    auto gradients = gradients_of(loss_a, parameters_of(net));
-    return equal(gradients, gradients_of(untouched->loss(input(1)), parameters_of(*untouched)));
-  };
-  try {
-    interleave(
-        [](auto parameters) { return torch::optim::Adam(parameters, torch::optim::AdamOptions(rate)); });
-    FAIL() << "LibTorch no longer refuses this; is there still a trap?";
-  } catch (const c10::Error& error) {
-    EXPECT_NE(std::string(error.what()).find("modified by an inplace operation"), std::string::npos);
-  }
-  EXPECT_FALSE(interleave([](auto parameters) { return torch::optim::SGD(parameters, SGDOptions(rate)); }));
-}
-
-// A pass that reads an old version reads it also in its later forwards, not only in its backward.
-TEST(Trap, StalePassesKeepReadingTheirVersion) {
-  Served served(bounded_staleness(2), {"a", "b"});
-  auto untouched = copy(*served.net);
-  auto early = served.forward("a", pass_a, input(1));
-  auto gradients_b = served.backward(pass_b, served.forward("b", pass_b, input(2)));
-  served.step("b", {{pass_b, gradients_b}});
-  auto late = served.forward("a", pass_a, input(3));
-  auto gradients_a = served.backward(pass_a, early + late);
-  auto expected = untouched->loss(input(1)) + untouched->loss(input(3));
-  EXPECT_TRUE(equal(gradients_a, gradients_of(expected, parameters_of(*untouched))));
-}
 
 TEST(Trap, FreeAppliesAGradientOfMixedWeights) {
   Served served(dist_optim::hogwild, {"a", "b"});

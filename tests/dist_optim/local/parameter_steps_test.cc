@@ -2,9 +2,6 @@
 #include <weft/dist_optim/local/owned_parameters.h>
 #include <weft/rpc/core/error.h>
 
-#include <cmath>
-#include <functional>
-#include <limits>
 #include <thread>
 
 #include <c10/core/StreamGuard.h>
@@ -58,60 +55,6 @@ class ParameterSteps : public testing::Test {
     EXPECT_TRUE(torch::equal(weight.detach(), at::full({2}, value, at::kDouble))) << weight;
   }
 };
-
-TEST_F(ParameterSteps, PreparingChangesNothingAndCommittingSteps) {
-  for (StepMode mode : {StepMode(synchronous), bounded_staleness(1), dist_optim::hogwild}) {
-    OwnedParameters own{std::vector<Parameter>{{"weight", weight}}};
-    own.register_trainer("a", SGDOptions(1), mode);
-    own.admit("a", pass_1, [](std::exception_ptr) {});
-    const double before = weight[0].item<double>();
-    own.prepare("a", 7, {gradient(pass_1)}, {}, 1);
-    expect_weight(before);
-    EXPECT_EQ(own.stats().version, 0U);
-    bool stepped = false;
-    own.commit("a", 7, apply, [&](std::exception_ptr error, OwnedParameters::Version after) {
-      stepped = error == nullptr && after == 1;
-    });
-    EXPECT_TRUE(stepped) << to_string(mode);
-    expect_weight(before - 1);
-  }
-}
-
-TEST_F(ParameterSteps, TheDecisionIsAppliedToTheGradients) {
-  join("a", bounded_staleness(0));
-  open("a", pass_1);
-  const StepPart part = prepare("a", 1, pass_1, 6, {.loss_scale = 2, .clip_norm = 1});
-  EXPECT_FALSE(part.nonfinite);
-  EXPECT_NEAR(part.norm, 3 * std::sqrt(2), 1e-12);
-  commit("a", 1, {StepDecision::Action::apply, 0.5, 0});
-  expect_weight(-1.5);
-}
-
-TEST_F(ParameterSteps, ASkippedStepEndsThePassAndChangesNothing) {
-  join("a", bounded_staleness(0));
-  open("a", pass_1);
-  EXPECT_TRUE(prepare("a", 1, pass_1, std::numeric_limits<double>::infinity(), {.loss_scale = 2}).nonfinite);
-  commit("a", 1, skip);
-  EXPECT_EQ(done, 1);
-  EXPECT_TRUE(failed == nullptr);
-  EXPECT_EQ(version, 0U);
-  EXPECT_EQ(owned.stats().open_passes, 0U);
-  expect_weight(0);
-}
-
-TEST_F(ParameterSteps, AnAbortedPassMayStepAgain) {
-  join("a", synchronous);
-  open("a", pass_1);
-  prepare("a", 1, pass_1);
-  owned.abort("a", 1);
-  owned.abort("a", 1);  // no effect
-  refusal(rpc::ErrorKind::failed_precondition, [&] { commit("a", 1); });
-  EXPECT_EQ(done, 0);
-  prepare("a", 2, pass_1);
-  commit("a", 2);
-  EXPECT_EQ(done, 1);
-  expect_weight(-1);
-}
 
 TEST_F(ParameterSteps, APassBelongsToOneStepAndStepsOnce) {
   join("a", bounded_staleness(5));

@@ -78,24 +78,6 @@ TEST(PassLedger, NamesTrainersInMessages) {
   EXPECT_NE(unread.find("of trainer bob"), std::string::npos) << unread;
 }
 
-TEST(PassLedger, APreparedStepCountsInAdditionToOpenPasses) {
-  auto ledger = ledger_of(bounded_staleness(2), {"a", "b", "c"});
-  ledger.admit("a", key(1));
-  ledger.admit("a", key(2));
-  ledger.check_step("a", {key(1)});
-  ledger.prepare_step("a", {key(1)});
-  EXPECT_EQ(ledger.admit("a", key(3)), Admission::waiting) << "it would stay open beside the step";
-  EXPECT_EQ(ledger.admit("b", key(4)), Admission::admitted);
-  EXPECT_EQ(ledger.admit("c", key(5)), Admission::waiting) << "the second step of a would be 3 steps old";
-  EXPECT_EQ(step(ledger, "a", {key(1)}), 0U);
-  ledger.end_prepared("a", {key(1)});
-  EXPECT_EQ(ledger.admit_waiting(), std::vector{key(3)});
-  EXPECT_EQ(step(ledger, "b", {key(4)}), 1U);
-  EXPECT_TRUE(ledger.admit_waiting().empty());
-  EXPECT_EQ(step(ledger, "a", {key(2), key(3)}), 2U);
-  EXPECT_EQ(ledger.admit_waiting(), std::vector{key(5)});
-}
-
 TEST(PassLedger, RefusesUnknownRepeatedAndForeignPasses) {
   auto ledger = ledger_of(bounded_staleness(1), {"a", "b"});
   ledger.admit("a", key(1));

@@ -8,10 +8,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/sgd.h>
-#include <torch/types.h>
+#include <torch/torch.h>
 
 #include "tests/dist_optim/refusal.h"
 
