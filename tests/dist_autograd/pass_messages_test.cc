@@ -11,9 +11,48 @@ using rpc::ErrorKind;
 using weft::test::got;
 using weft::test::kind_of;
 
-const std::string from0 = "RecvBackward(from worker0)", from1 = "RecvBackward(from worker1)";
+const std::string from0 = "RecvBackward(from worker0)", from1 = "RecvBackward(from worker1)",
+                  from2 = "RecvBackward(from worker2)";
 
 class PassMessages : public KindsTest {};
+
+struct Route {
+  std::string name;
+  std::vector<std::string> workers;                           // that follow worker1
+  std::vector<std::size_t> sent;                              // by each worker
+  std::vector<std::pair<std::size_t, std::string>> arrivals;  // at a worker, and the node behind both tensors
+};
+const std::vector<Route> routes{
+    {"one call", {}, {1, 1}, {{1, from0}}},
+    {"three nested calls", {"worker2", "worker3"}, {1, 2, 2, 1}, {{1, from0}, {2, from1}, {3, from2}}},
+    {"back to the first caller", {"worker0"}, {2, 2}, {{1, from0}, {0, from1}}}};
+
+TEST_P(PassMessages, HaveOneNodeOnEachSideUntilThePassEnds) {
+  for (const Route& route : routes) {
+    SCOPED_TRACE(route.name);
+    Pass pass{cluster[0]};
+    const at::Tensor x = leaf(), y = leaf();
+    const at::Tensor sum = run<&Functions::along>(1, pass, route.workers, x, y);
+    EXPECT_TRUE(dense(sum).equal(dense(x + y)));
+    for (std::size_t worker = 0; worker < route.sent.size(); ++worker)
+      EXPECT_EQ(sent(worker, pass), route.sent[worker]) << "worker" << worker;
+    EXPECT_EQ(origin(sum), from1);
+    EXPECT_EQ(sum.grad_fn()->num_inputs(), 1U);
+    for (const auto& [worker, from] : route.arrivals) {
+      const Arrival arrival = functions[worker]->last_arrival();
+      EXPECT_EQ(arrival.origins, (std::vector<std::string>{from, from})) << "worker" << worker;
+      EXPECT_EQ(arrival.nodes, 1U) << "one for the message, on worker" << worker;
+      EXPECT_EQ(arrival.inputs, 2U) << "one for each tensor, on worker" << worker;
+    }
+    got(pass.backward(total(sum)));
+    expect_gradients(pass, {x, y},
+                     gradients_here({x, y}, [](const auto& leaves) { return leaves[0] + leaves[1]; }));
+    const PassId id = pass.id();
+    pass.release();
+    EXPECT_EQ(kind_of([&] { AutogradLayer::of(*cluster[0].core())->find(id); }), ErrorKind::not_found);
+    expect_nothing_left();
+  }
+}
 
 TEST_P(PassMessages, WithoutGradMakeNoNodes) {
   Pass pass{cluster[0]};

@@ -139,6 +139,14 @@ TEST_F(PassEnds, TensorOfAnotherPassIsAnError) {
             rpc::ErrorKind::failed_precondition);
 }
 
+TEST_F(PassEnds, FailureInABackwardNodeAbortsThePassEverywhere) {
+  Pass pass{cluster[0]};
+  at::Tensor out = run_multiply(b, pass, a.call<&Weights::fail_backward>(pass, x).get());
+  EXPECT_EQ(kind_of([&] { pass.backward(out.sum()).get(); }, "backward failed on purpose"),
+            rpc::ErrorKind::handler_failed);
+  EXPECT_EQ(run_multiply(a, Pass{cluster[0]}, x).dim(), 2) << "the agents go on";
+}
+
 TEST_F(PassEnds, FailedCallLeavesThePassUsable) {
   Pass pass{cluster[0]};
   EXPECT_EQ(kind_of([&] { a.call<&Weights::fail>(pass, x).get(); }, "forward failed"),
@@ -152,6 +160,15 @@ TEST_F(PassEnds, LostWorkerFailsBackward) {
   at::Tensor out = run_multiply(b, pass, run_multiply(a, pass, x)).sum();
   cluster.kill(1);
   EXPECT_EQ(kind_of([&] { pass.backward(out).get(); }, "worker1"), rpc::ErrorKind::peer_lost);
+}
+
+TEST_F(PassEnds, ReleaseFreesThePassEverywhere) {
+  {
+    Pass pass{cluster[0]};
+    run_multiply(a, pass, run_multiply(b, pass, x));
+    EXPECT_EQ(cluster.live_passes(), 3U);
+  }
+  weft::test::eventually("no pass is left", [&] { return cluster.live_passes() == 0; });
 }
 
 // One report with the statistics of the agent, its RRefs and its passes.

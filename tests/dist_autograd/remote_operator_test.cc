@@ -25,11 +25,15 @@ class RemoteOperators : public ::testing::TestWithParam<Kind>, protected Workers
   }
 };
 
-TEST_P(RemoteOperators, TheResultIsFetched) {
-  const at::Tensor x = draw(), y = draw();
-  const Value sum = add(1, x, y);
-  EXPECT_EQ(sum.owner().name, "worker1");
-  expect_same(got(sum.to_here()), x + y);
+TEST_P(RemoteOperators, TenOperatorsRunOnOneWorker) {
+  std::vector<at::Tensor> inputs;
+  std::vector<Value> sums;
+  for (int i = 0; i < 10; ++i) {
+    inputs.push_back(draw());
+    sums.push_back(add(1, inputs.back(), inputs.back()));
+  }
+  EXPECT_EQ(sums[0].owner().name, "worker1");
+  for (std::size_t i = 0; i < 10; ++i) expect_same(got(sums[i].to_here()), inputs[i] + inputs[i]);
 }
 
 TEST_P(RemoteOperators, AResultOfTheOwnAgentNeedsNoFetch) {

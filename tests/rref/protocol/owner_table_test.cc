@@ -67,6 +67,16 @@ TEST_F(OwnerTableTest, OnlyTheUserDeletesItsFork) {
   EXPECT_TRUE(table.has_fork(rref, creators_fork(rref)));
 }
 
+TEST_F(OwnerTableTest, RemembersSettledBirthsInOneRange) {
+  const RRefId rref = annas_object();
+  for (std::uint64_t n = 1; n <= 1000; ++n) {
+    add(kBert, rref, fork(kAnna, n), kAnna);
+    table.on_fork_delete(kBert, {rref, fork(kAnna, n)}, out);
+  }
+  EXPECT_EQ(table.birth_ranges(), 1U);
+  EXPECT_EQ(add(kBert, rref, fork(kAnna, 500), kAnna).verdict, Verdict::ended);
+}
+
 TEST_F(OwnerTableTest, ForksOfADroppedAgentsCreationsAreRefused) {
   table.drop_agent(kAnna, out);
   EXPECT_EQ(add(kBert, object(kAnna, 0), fork(kBert, 0), kBert).verdict, Verdict::ended);

@@ -40,6 +40,21 @@ class UserTableTest : public testing::Test {
 
 // --- Creation ---
 
+TEST_F(UserTableTest, CreationWithoutAReplyIsFenced) {
+  for (const Outcome outcome : {Outcome::unknown, Outcome::not_sent}) {
+    out.clear();
+    const auto target = table.create(kOwner, out);
+    table.create_ended(target->fork, outcome, out);
+    ASSERT_EQ(count<Send<ForkFence>>(out), 1U);
+    EXPECT_EQ(count<ForkFailed>(out), 0U);
+    table.answered(kOwner, ForkFence{target->rref, target->fork}, kEnded, out);
+    EXPECT_EQ(all<ForkFailed>(out).at(0).fault, Fault::creation_failed);
+    table.release(target->fork, out);
+    EXPECT_EQ(count<Send<ForkDelete>>(out), 0U) << "the owner never knew it";
+    EXPECT_TRUE(table.live_forks().empty());
+  }
+}
+
 TEST_F(UserTableTest, OnlyTheOwnerReportsAFailure) {
   const ForkId fork = created();
   table.on_creation_failed(kBert, {{}, fork, "a lie"}, out);
