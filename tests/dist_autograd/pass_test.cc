@@ -42,14 +42,6 @@ TEST_P(PassTest, OneTensorOfAMessageMayBeUnused) {
   expect_gradients();
 }
 
-TEST_P(PassTest, RootBehindAnRRefAndRRefsAsArguments) {
-  const rref::RRef<at::Tensor> hidden = a.remote<&Weights::multiply>(pass, x);
-  const rref::RRef<at::Tensor> out = b.remote<&Weights::multiply>(pass, hidden);  // worker1 -> worker2
-  pass.backward(out, at::ones_like(x0)).get();
-  xo.mm(ao).tanh().mm(bo).tanh().sum().backward();
-  expect_gradients();
-}
-
 TEST_P(PassTest, ScalarRootBehindAnRRefNeedsNoGradient) {
   const rref::RRef<at::Tensor> loss = a.remote<&Weights::total>(pass, x);
   pass.backward(loss).get();

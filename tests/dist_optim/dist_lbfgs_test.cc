@@ -105,16 +105,6 @@ class Chain {
   std::vector<double> local_losses;
 };
 
-StepError error_of_step(rpc::Future<LBFGSResult> step) {
-  try {
-    step.get();
-  } catch (const StepError& error) {
-    return error;
-  }
-  ADD_FAILURE() << "the step did not fail";
-  return {rpc::ErrorKind::internal, "", {}, {}, {}};
-}
-
 // The workers of the layers; the trainer is worker 3.
 struct Places {
   std::string name;
@@ -470,7 +460,7 @@ TEST(DistLbfgsFailure, AnEvaluationWhosePassWasReleasedIsRefused) {
     pass.release();
     co_return Evaluation{std::move(pass), 1};
   };
-  const StepError error = error_of_step(optimizer.step([&] { return released(agents[1]); }));
+  const StepError error = step_error(optimizer.step([&] { return released(agents[1]); }));
   EXPECT_EQ(error.kind(), rpc::ErrorKind::failed_precondition) << error.what();
   EXPECT_EQ(error.not_stepped(), Objects{0});
 }
@@ -484,7 +474,7 @@ TEST(DistLbfgsFailure, AnOwnersDeathUndoesTheStepOnTheOthers) {
   chain.watch.before = [&](std::size_t n) {
     if (n == 4) agents.kill(1);
   };
-  const StepError error = error_of_step(optimizer->step(chain.closure()));
+  const StepError error = step_error(optimizer->step(chain.closure()));
   EXPECT_EQ(error.kind(), rpc::ErrorKind::owner_lost) << error.what();
   EXPECT_EQ(error.stepped(), Objects{}) << error.what();
   EXPECT_EQ(error.not_stepped(), Objects{0}) << error.what();

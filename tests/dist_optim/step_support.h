@@ -92,7 +92,8 @@ inline void expect_equal(const std::vector<at::Tensor>& got, const std::vector<a
 }
 
 // Returns the error of a step, which must fail with a StepError.
-inline StepError step_error(rpc::Future<StepResult> step) {
+template <class Result>
+StepError step_error(rpc::Future<Result> step) {
   try {
     got(std::move(step));
   } catch (const StepError& error) {

@@ -263,31 +263,5 @@ TEST_F(CallsTest, RemotePastItsDeadlineKeepsTheResultOrFails) {
   }
 }
 
-TEST_F(CallsTest, ACreationPastItsDeadlineOnTheAgentItself) {
-  const auto here = agent("anna").peer("anna");
-  const auto slow = create<Slow>(here.with(hurried()), -1);
-  expect_late([&] { got(slow.with(hurried()).call<&Slow::get>()); });
-  gate->set();
-  try {
-    EXPECT_EQ(got(slow.call<&Slow::get>()), -1) << "it began in time";
-  } catch (const rpc::Error&) {  // or did not
-    expect_late([&] { got(slow.call<&Slow::get>()); });
-  }
-}
-
-TEST_F(CallsTest, ACreationWhoseDeadlinePassesBeforeItIsServed) {
-  HeldLoop owner(agent("owner"));
-  auto made = create<Box>(peer("anna", "owner").with(hurried()), 5);
-  auto ready = made.ready();
-  EXPECT_EQ(kind_of([&] { got(made.with(hurried()).call<&Box::get>()); }), ErrorKind::deadline_exceeded);
-  owner.release();
-  try {
-    got(std::move(ready));
-    EXPECT_EQ(got(made.call<&Box::get>()), 5) << "the owner created it nevertheless";
-  } catch (const rpc::Error& error) {  // the owner refused the creation
-    EXPECT_NE(error.kind(), ErrorKind::internal) << error.what();
-  }
-}
-
 }  // namespace
 }  // namespace weft::rref::calls_test

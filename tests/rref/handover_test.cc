@@ -110,18 +110,6 @@ TEST_F(HandoverOf, CopiesShareOneFork) {
 
 // --- The forks in a message end, even if the message is lost or refused ---
 
-TEST_F(HandoverOf, ManyHandOversAreInFlightAtOnce) {
-  std::vector<rpc::Future<void>> given;
-  for (int i = 0; i < 20; ++i)
-    given.push_back(peer("anna", "bert").call<&Keeper::keep>(create<Box>(peer("anna", "owner"), i)));
-  got(rpc::when_all(std::move(given)));
-  // A reference is confirmed once its owner knows of it; the object may still be in the making.
-  eventually("all have been made", [] { return Counted::alive == 20; });
-  keepers["bert"]->drop();
-  expect_nothing_left();
-  EXPECT_EQ(Counted::made, 20);
-}
-
 TEST_F(HandoverOf, ReferencesInNotifications) {
   auto box = box_of("anna");
   HeldLoop owner(agent("owner"));  // the owner hears of bert's fork only after anna has released hers

@@ -248,17 +248,6 @@ TEST_F(RRefUse, AWaitingCallFailsAtItsDeadline) {
   EXPECT_EQ(got(slow.call<&SlowBox::get>()), 5);
 }
 
-TEST_F(RRefUse, ACreationPastItsDeadlineIsNotLost) {
-  agent("owner").allow_create<SlowBox>();
-  // Long enough that the creation begins.
-  const auto hurried = to_owner->with(rpc::CallOptions{.timeout = std::chrono::seconds{1}});
-  const auto slow = create<SlowBox>(hurried, 5);
-  auto value = slow.call<&SlowBox::get>();
-  eventually("the owner was asked what became of it", [&] { return slow.is_confirmed(); });
-  SlowBox::gate->set();
-  EXPECT_EQ(got(std::move(value)), 5);
-}
-
 TEST_F(RRefUse, AgentsWithoutTheLayerFailWithTheRemedy) {
   rpc::Agent& plain = cluster->add("plain", {});
   plain.serve(std::make_shared<Keeper>(plain));

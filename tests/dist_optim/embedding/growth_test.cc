@@ -37,10 +37,9 @@ TEST(EmbeddingGrowth, NoRowIsLostWhileTwoTrainersContinue) {
     test::eventually("both go on", [&] { return steps[0] > before[0] + 2 && steps[1] > before[1] + 2; });
   };
   a_few_more_steps();
-  EXPECT_EQ(test::kind_of([&] { return got(a.grow(owners.peer(2, 0))), 0; }), std::nullopt);
+  EXPECT_EQ(kind_of([&] { got(a.grow(owners.peer(2, 0))); }), std::nullopt);
   a_few_more_steps();
-  EXPECT_EQ(test::kind_of([&] { return got(b.grow(owners.peer(3, 1))), 0; }), std::nullopt)
-      << "by another trainer";
+  EXPECT_EQ(kind_of([&] { got(b.grow(owners.peer(3, 1))); }), std::nullopt) << "by another trainer";
   a_few_more_steps();
   enough = 1;
   first.join();
@@ -126,7 +125,7 @@ TEST_F(StepByStep, IsRevertedIfItIsAbandoned) {
   got(embedding.read(moving(0)));  // now the trainer knows the third shard
   auto waiting = embedding.read(torch::arange(300));
   test::eventually("the read waits", [&] { return stats(added).waited >= 1; });
-  EXPECT_EQ(test::kind_of([&] { return got(hand_over(0)), 0; }), rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { got(hand_over(0)); }), rpc::ErrorKind::failed_precondition);
   got(added.call<&EmbeddingShard::abandon>(std::string("the test wants it")));
   const auto error = test::error_of([&] { return got(std::move(first)), 0; });
   ASSERT_TRUE(error);
@@ -155,7 +154,7 @@ TEST_F(StepByStep, IsRevertedIfTheWorldFails) {
 TEST_F(StepByStep, IsRevertedIfTheNewOwnerIsLost) {
   auto first = begin();
   owners.cluster.end("owner2");
-  EXPECT_EQ(test::kind_of([&] { return got(std::move(first)), 0; }), rpc::ErrorKind::owner_lost);
+  EXPECT_EQ(kind_of([&] { got(std::move(first)); }), rpc::ErrorKind::owner_lost);
   EXPECT_EQ(stats(embedding.shards()[0]).owners, 2u);
   EXPECT_TRUE(torch::equal(got(embedding.read(torch::arange(300))), at::full({300, 1}, -1.0f)));
 }
@@ -164,14 +163,13 @@ TEST_F(StepByStep, OnlyOneGrowthRunsAtATime) {
   const TemporaryDirectory saved;
   got(embedding.save(saved.path));
   auto first = begin();
-  const auto kind = [](auto&& f) { return test::kind_of([&] { return f(), 0; }); };
-  EXPECT_EQ(kind([&] { got(embedding.grow(owners.peer(2))); }), rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { got(embedding.grow(owners.peer(2))); }), rpc::ErrorKind::failed_precondition);
   TemporaryDirectory directory;
-  EXPECT_EQ(kind([&] { got(embedding.save(directory.path)); }), rpc::ErrorKind::failed_precondition);
-  EXPECT_EQ(kind([&] { got(embedding.load(saved.path)); }), rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { got(embedding.save(directory.path)); }), rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { got(embedding.load(saved.path)); }), rpc::ErrorKind::failed_precondition);
   got(hand_over(1));
   got(std::move(first));
-  EXPECT_EQ(kind([&] { got(embedding.save(directory.path)); }), std::nullopt);
+  EXPECT_EQ(kind_of([&] { got(embedding.save(directory.path)); }), std::nullopt);
 }
 
 }  // namespace

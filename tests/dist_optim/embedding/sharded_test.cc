@@ -146,7 +146,7 @@ TEST(ShardedEmbedding, TrainersShareItByName) {
   EXPECT_TRUE(torch::equal(got(a.read(torch::arange(60))).select(1, 2), want));
   EXPECT_TRUE(torch::equal(got(other.read(torch::arange(60))), torch::zeros({60, 3})));
   const ShardedEmbedding unlike(owners.trainer(1), zeros(4), owners.peers(2, 1), "items");
-  EXPECT_EQ(test::kind_of([&] { return got(unlike.ready()), 0; }), rpc::ErrorKind::already_exists);
+  EXPECT_EQ(kind_of([&] { got(unlike.ready()); }), rpc::ErrorKind::already_exists);
 }
 
 TEST(ShardedEmbedding, StepsWithSeveralPassesAndRates) {
@@ -191,37 +191,36 @@ TEST(ShardedEmbedding, ReportsErrors) {
   using rpc::ErrorKind;
   Owners owners(1);
   const ShardedEmbedding embedding(owners.trainer(), zeros(2), owners.peers(1));
-  const auto kind = [](auto&& f) { return test::kind_of([&] { return f(), 0; }); };
   {
     Pass pass{owners.trainer()};
     const auto look_up = [&](const at::Tensor& ids) {
-      return kind([&] { got(embedding.lookup(pass, ids)); });
+      return kind_of([&] { got(embedding.lookup(pass, ids)); });
     };
     EXPECT_EQ(look_up(torch::tensor({1, 2}, at::kInt)), ErrorKind::invalid_argument);
     EXPECT_EQ(look_up(torch::tensor({1.0f})), ErrorKind::invalid_argument);
     EXPECT_EQ(look_up({}), ErrorKind::invalid_argument);
     const auto bags = [&](const at::Tensor& offsets) {
-      return kind(
+      return kind_of(
           [&] { got(embedding.lookup_bags(pass, ids_of({1, 2}), offsets, ShardedEmbedding::Bag::sum)); });
     };
     EXPECT_EQ(bags(ids_of({0, 3})), ErrorKind::invalid_argument);
     EXPECT_EQ(bags(ids_of({1})), ErrorKind::invalid_argument);
     EXPECT_EQ(bags(ids_of({0, 2, 1})), ErrorKind::invalid_argument);
-    EXPECT_EQ(kind([&] { got(embedding.step(pass)); }), ErrorKind::failed_precondition)
+    EXPECT_EQ(kind_of([&] { got(embedding.step(pass)); }), ErrorKind::failed_precondition)
         << "nothing looked up";
     const at::Tensor rows = got(embedding.lookup(pass, ids_of({1, 1})));
-    EXPECT_EQ(kind([&] { got(embedding.step(pass)); }), ErrorKind::failed_precondition) << "no backward";
+    EXPECT_EQ(kind_of([&] { got(embedding.step(pass)); }), ErrorKind::failed_precondition) << "no backward";
     got(pass.backward(rows.sum()));
     got(embedding.step(pass));
-    EXPECT_EQ(kind([&] { got(embedding.step(pass)); }), ErrorKind::failed_precondition) << "twice";
+    EXPECT_EQ(kind_of([&] { got(embedding.step(pass)); }), ErrorKind::failed_precondition) << "twice";
   }
   const auto shard = embedding.shards().front();
-  EXPECT_EQ(kind([&] { got(shard.call<&EmbeddingShard::update>(ids_of({1, 2}), torch::ones({2, 3}))); }),
+  EXPECT_EQ(kind_of([&] { got(shard.call<&EmbeddingShard::update>(ids_of({1, 2}), torch::ones({2, 3}))); }),
             ErrorKind::invalid_argument);
-  EXPECT_EQ(kind([&] { got(shard.call<&EmbeddingShard::update>(ids_of({1, 2}), torch::ones({1, 2}))); }),
+  EXPECT_EQ(kind_of([&] { got(shard.call<&EmbeddingShard::update>(ids_of({1, 2}), torch::ones({1, 2}))); }),
             ErrorKind::invalid_argument);
-  EXPECT_EQ(kind([&] { got(embedding.set_learning_rate(-1)); }), ErrorKind::invalid_argument);
-  EXPECT_EQ(kind([&] { ShardedEmbedding(owners.trainer(), zeros(0), owners.peers(1)); }),
+  EXPECT_EQ(kind_of([&] { got(embedding.set_learning_rate(-1)); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of([&] { ShardedEmbedding(owners.trainer(), zeros(0), owners.peers(1)); }),
             ErrorKind::invalid_argument);
 }
 
@@ -231,11 +230,11 @@ TEST(EmbeddingPass, RefusesLookupsAfterItsBackward) {
   const ShardedEmbedding embedding(owners.trainer(), zeros(1), owners.peers(1));
   Pass pass{owners.trainer()};
   got(pass.backward(got(embedding.lookup(pass, ids_of({1, 2}))).sum()));
-  const auto kind = [](auto&& f) { return test::kind_of([&] { return f(), 0; }); };
-  EXPECT_EQ(kind([&] { got(embedding.lookup(pass, ids_of({3}))); }), rpc::ErrorKind::failed_precondition);
-  EXPECT_EQ(
-      kind([&] { got(embedding.lookup_bags(pass, ids_of({3}), ids_of({0}), ShardedEmbedding::Bag::sum)); }),
-      rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { got(embedding.lookup(pass, ids_of({3}))); }), rpc::ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] {
+              got(embedding.lookup_bags(pass, ids_of({3}), ids_of({0}), ShardedEmbedding::Bag::sum));
+            }),
+            rpc::ErrorKind::failed_precondition);
   got(embedding.step(pass));
   EXPECT_TRUE(
       torch::equal(got(embedding.read(ids_of({1, 2, 3}))), torch::tensor({{-1.0f}, {-1.0f}, {0.0f}})));
@@ -248,9 +247,8 @@ TEST(ShardedEmbedding, ReportsALostOwner) {
   Pass pass{owners.trainer()};
   got(pass.backward(got(embedding.lookup(pass, torch::arange(10))).sum()));
   owners.cluster.end("owner1");
-  const auto kind = [](auto&& f) { return test::kind_of([&] { return f(), 0; }); };
-  EXPECT_EQ(kind([&] { got(embedding.step(pass)); }), rpc::ErrorKind::owner_lost);
-  EXPECT_EQ(kind([&] { got(embedding.read(torch::arange(10))); }), rpc::ErrorKind::owner_lost);
+  EXPECT_EQ(kind_of([&] { got(embedding.step(pass)); }), rpc::ErrorKind::owner_lost);
+  EXPECT_EQ(kind_of([&] { got(embedding.read(torch::arange(10))); }), rpc::ErrorKind::owner_lost);
   std::vector<std::int64_t> of_first;
   for (std::int64_t id = 0; id < 10; ++id)
     if (owner_of(id, 2) == 0) of_first.push_back(id);

@@ -132,10 +132,6 @@ struct World : Owners {
   }
 };
 
-std::optional<rpc::ErrorKind> kind_of(auto&& f) {
-  return test::kind_of([&] { return f(), 0; });
-}
-
 // All parts are on one owner, which decides a step itself, or on three.
 class EmbeddingStep : public testing::TestWithParam<std::size_t> {
  protected:

@@ -47,6 +47,10 @@ inline EmbeddingOptions zeros(std::int64_t dimension, double rate = 1) {
 
 inline at::Tensor ids_of(const std::vector<std::int64_t>& ids) { return torch::tensor(ids, at::kLong); }
 
+inline std::optional<rpc::ErrorKind> kind_of(auto&& f) {
+  return test::kind_of([&] { return f(), 0; });
+}
+
 // Makes a step whose gradient is `gradient` for every occurrence of every id.
 inline void touch(rpc::Agent& trainer, const ShardedEmbedding& embedding, const at::Tensor& ids,
                   double gradient = 1) {

@@ -580,27 +580,6 @@ TEST(OwnedParameters, ServesManyThreadsFreely) {
 
 // ---- state
 
-TEST(OwnedParameters, SavesAndLoadsTheOptimizersState) {
-  Served served(bounded_staleness(0), {"a"}, SGDOptions(rate).momentum(0.5));
-  served.admit("a", pass_a);
-  served.step("a", {{pass_a, ones(served)}});
-  served.owned.optimizer().set_learning_rate(0.25);
-  const OptimizerState state = served.owned.optimizer().state();
-
-  Served fresh(bounded_staleness(0), {"a"}, SGDOptions(rate).momentum(0.5));
-  fresh.owned.optimizer().set_state(state);
-  EXPECT_EQ(fresh.owned.optimizer().learning_rate(), 0.25);
-  auto before = values(fresh.owned.parameters());
-  fresh.admit("a", pass_a);
-  fresh.step("a", {{pass_a, ones(fresh)}});
-  // Momentum 0.5 · 1 + 1, at twice the rate.
-  fresh.expect_stepped(before, {ones(fresh, 3)});
-
-  OwnedParameters bare(parameters_of(*fresh.net));
-  EXPECT_EQ(refusal([&] { bare.optimizer().state(); }), rpc::ErrorKind::failed_precondition);
-  EXPECT_EQ(refusal([&] { bare.optimizer().set_learning_rate(1); }), rpc::ErrorKind::failed_precondition);
-}
-
 // One number that is stepped with the rate 1, and the trainers' parts of one round.
 struct OneNumber {
   at::Tensor w = torch::zeros({1}, at::kDouble).requires_grad_();
@@ -631,16 +610,6 @@ TEST(OwnedParameters, ARoundIsSummedInTheOrderOfTheTrainersNames) {
   one.step("1", 1);
   EXPECT_TRUE(one.step("3", 1e16)->done);
   EXPECT_EQ(one.value(), -1) << "by the keys: 1 - 1e16 + 1e16 = 0";
-}
-
-TEST(OwnedParameters, ARoundMayApplyTheMean) {
-  OneNumber one;
-  one.join("a", synchronous_mean(2));
-  refusal([&] { one.join("b", synchronous(2)); }, "synchronous_mean(2)");
-  one.join("b", synchronous_mean(2));
-  one.step("a", 1);
-  EXPECT_TRUE(one.step("b", 3)->done);
-  EXPECT_EQ(one.value(), -2);
 }
 
 TEST(OwnedParameters, TheNumberOfTrainersChangesBetweenRounds) {
@@ -685,21 +654,6 @@ TEST(OwnedParameters, ASnapshotIsOfOneVersionWhileAnotherThreadSteps) {
   }
   stepping.join();
   EXPECT_TRUE(same);
-}
-
-TEST(OwnedParameters, TheFirstTrainerAfterAllLeftChoosesOptimizerAndMode) {
-  OneNumber one;
-  one.join("a", synchronous(3));
-  unregister_trainer(one.owned, "a", true);
-  one.join("a", synchronous(2));
-  one.join("b", synchronous(2));
-  one.step("a", 1);
-  EXPECT_TRUE(one.step("b", 1)->done);
-  EXPECT_EQ(one.value(), -2);
-  for (const char* trainer : {"a", "b"}) unregister_trainer(one.owned, trainer, false);
-  one.owned.register_trainer("c", SGDOptions(0.5), bounded_staleness(1));
-  EXPECT_TRUE(one.step("c", 2)->done);
-  EXPECT_EQ(one.value(), -3);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/dist_optim/local/optimizer_case.h"
 #include "tests/dist_optim/refusal.h"
 
 namespace weft::dist_optim::local_shadow_leaves_test {
@@ -52,18 +53,6 @@ Gradients random_gradients(const std::vector<Parameter>& parameters) {
 void expect_equal(const std::vector<Parameter>& left, const std::vector<Parameter>& right) {
   for (std::size_t i = 0; i < left.size(); ++i)
     EXPECT_TRUE(torch::equal(left[i].tensor, right[i].tensor)) << i;
-}
-
-struct Case {
-  OptimizerSpec spec;
-  std::function<std::unique_ptr<Optimizer>(std::vector<at::Tensor>)> reference;
-};
-
-template <typename Optimizer, typename Options>
-Case make_case(const Options& options) {
-  return {options, [options](std::vector<at::Tensor> parameters) {
-            return std::make_unique<Optimizer>(std::move(parameters), options);
-          }};
 }
 
 std::vector<Case> all_cases() {
@@ -216,54 +205,6 @@ TEST(ShadowLeaves, KeepTheirStateWhenTheyMove) {
     }
     for (std::size_t i = 0; i < place.size(); ++i) EXPECT_TRUE(torch::equal(place[i], expected[i].tensor));
   }
-}
-
-TEST(ShadowLeaves, SaveAndLoadTheirState) {
-  for (const Case& test : all_cases()) {
-    SCOPED_TRACE(to_string(test.spec));
-    auto parameters = some_parameters();
-    ShadowLeaves first(parameters, test.spec);
-    for (int i = 0; i < 3; ++i) first.step(random_gradients(parameters));
-    first.set_learning_rate(0.07);
-    const OptimizerState state = first.state();
-
-    auto others = copies(parameters);
-    ShadowLeaves second(others, test.spec);
-    second.step(random_gradients(others));  // its own state, which set_state() must replace
-    for (std::size_t i = 0; i < others.size(); ++i) others[i].tensor.data().copy_(parameters[i].tensor);
-    second.set_state(state);
-    EXPECT_EQ(second.learning_rate(), 0.07);
-    for (int i = 0; i < 3; ++i) {
-      auto gradients = random_gradients(parameters);
-      first.step(gradients);
-      second.step(gradients);
-    }
-    expect_equal(parameters, others);
-  }
-}
-
-TEST(ShadowLeaves, RefuseTheStateOfOthersAndKeepTheirOwn) {
-  auto parameters = some_parameters(), expected = copies(parameters);
-  ShadowLeaves leaves(parameters, AdamOptions(0.1)), reference(expected, AdamOptions(0.1));
-  auto step_both = [&] {
-    auto gradients = random_gradients(parameters);
-    leaves.step(gradients);
-    reference.step(gradients);
-  };
-  step_both();
-  const auto state_of = [](const std::vector<Parameter>& trained, const OptimizerSpec& spec) {
-    ShadowLeaves other(trained, spec);
-    other.step(random_gradients(trained));
-    return other.state();
-  };
-  auto fewer = some_parameters();
-  fewer.pop_back();
-  ShadowLeaves without_last(fewer, AdamOptions(0.1));
-  refusal([&] { without_last.set_state(state_of(some_parameters(), AdamOptions(0.1))); });
-  refusal([&] { leaves.set_state(state_of(some_parameters(), SGDOptions(0.1))); }, "SGD");
-  refusal([&] { leaves.set_state(state_of(some_parameters(at::kFloat), AdamOptions(0.1))); });
-  step_both();
-  expect_equal(parameters, expected);
 }
 
 TEST(ShadowLeaves, ChangeTheirLearningRate) {

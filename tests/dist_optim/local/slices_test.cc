@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/dist_optim/local/optimizer_case.h"
 #include "tests/dist_optim/refusal.h"
 
 namespace weft::dist_optim::local_slices_test {
@@ -61,18 +62,6 @@ struct Bucket {
   Mlp model;
   at::Tensor flat;
 };
-
-struct Case {
-  OptimizerSpec spec;
-  std::function<std::unique_ptr<Optimizer>(std::vector<at::Tensor>)> reference;
-};
-
-template <typename Optimizer, typename Options>
-Case make_case(const Options& options) {
-  return {options, [options](std::vector<at::Tensor> parameters) {
-            return std::make_unique<Optimizer>(std::move(parameters), options);
-          }};
-}
 
 std::vector<Case> all_cases() {
   return {make_case<SGD>(SGDOptions(0.1)),

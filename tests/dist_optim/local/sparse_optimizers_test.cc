@@ -1,5 +1,4 @@
 // Compares SparseAdam and RowwiseAdagrad with the same formulas, computed row by row.
-#include <weft/dist_optim/local/internal/row_update.h>
 #include <weft/dist_optim/local/internal/rowwise_adagrad.h>
 #include <weft/dist_optim/local/internal/sparse_adam.h>
 #include <weft/dist_optim/local/shadow_leaves.h>
@@ -105,29 +104,6 @@ TEST(RowwiseAdagrad, AVectorHasOneAccumulatorPerElement) {
   const at::Tensor before = bias.detach().clone(), g = numbers({4}, 2);
   leaves.step({{0, g}});
   EXPECT_LE((bias.detach() - (before - 0.1 * g / (g.abs() + 1e-10))).abs().max().item<double>(), 1e-12);
-}
-
-// An embedding updates single floats. SparseAdam updates whole tensors.
-TEST(RowUpdate, GivesSingleFloatsWhatItGivesTensors) {
-  using Float = AdamStep<float>;
-  using Double = AdamStep<double>;
-  for (const bool corrected : {false, true}) {
-    float p = 1, m = 0, v = 0;
-    at::Tensor all = at::ones({3}, at::kDouble), ms = at::zeros({3}, at::kDouble),
-               vs = at::zeros({3}, at::kDouble);
-    for (int t = 1; t <= 20; ++t) {
-      const Float one(0.1, 0.9, 0.99, 0.5, t,
-                      corrected ? Float::Eps::to_corrected_root : Float::Eps::to_root);
-      const Double whole(0.1, 0.9, 0.99, 0.5, t,
-                         corrected ? Double::Eps::to_corrected_root : Double::Eps::to_root);
-      const double g = std::sin(t);
-      p -= adam_change(m, v, static_cast<float>(g), one);
-      all -= adam_change(ms, vs, at::full({3}, g, at::kDouble), whole);
-    }
-    EXPECT_LE((all - p).abs().max().item<double>(), 1e-5) << corrected;
-  }
-  EXPECT_NEAR(adagrad_rate(4.0F, 0.5F, 1.0F), 0.5 / 3, 1e-7);
-  EXPECT_NEAR(adagrad_rate(at::full({}, 4, at::kDouble), 0.5, 1.0).item<double>(), 0.5 / 3, 1e-15);
 }
 
 TEST(SparseOptimizers, RefuseOptionsThatTheyDoNotHave) {
