@@ -61,6 +61,13 @@ Built of_module(torch::nn::Module& module, const at::Tensor& out) {
   return {out.square().sum(), module.parameters()};
 }
 
+// Runs the first part of a backward.
+void run_inputs(NodeExecutor& executor, const at::Tensor& root) {
+  executor.add_root(root);
+  executor.plan();
+  executor.run();
+}
+
 // Runs both engines over `program`. The results are bitwise equal, leaves get no gradient in the first part,
 // and the gradient of x is complete after it.
 void expect_as_whole(const Program& program, const at::Tensor& value = numbers({4, 6}, 1)) {
@@ -72,9 +79,7 @@ void expect_as_whole(const Program& program, const at::Tensor& value = numbers({
   const Built built = program(input.x);
   MapSink sink;
   NodeExecutor executor(sink, in_parts);
-  executor.add_root(built.root);
-  executor.plan();
-  executor.run();
+  run_inputs(executor, built.root);
   EXPECT_TRUE(executor.inputs_complete());
   EXPECT_FALSE(executor.complete());
   EXPECT_EQ(sink.calls, 0);
@@ -329,9 +334,7 @@ TEST(EngineParts, EachGradientIsComputedOnceInItsPart) {
   MapSink sink;
   const Counted counted;
   NodeExecutor executor(sink, in_parts);
-  executor.add_root(built.root);
-  executor.plan();
-  executor.run();
+  run_inputs(executor, built.root);
   EXPECT_EQ(counted("aten::mm"), 3) << "the inputs of three layers";
   EXPECT_EQ(counted("aten::tanh_backward"), 1);
   EXPECT_EQ(counted("aten::sum"), 0) << "no bias";
@@ -348,9 +351,7 @@ TEST(EngineParts, ConvolutionsComputeOneSideInEachPart) {
   MapSink sink;
   const Counted counted;
   NodeExecutor executor(sink, in_parts);
-  executor.add_root(module->forward(input.x).sum());
-  executor.plan();
-  executor.run();
+  run_inputs(executor, module->forward(input.x).sum());
   EXPECT_TRUE(input.exit->gradient.defined());
   EXPECT_EQ(counted("aten::convolution_backward"), 1);
   executor.run_weights();
@@ -380,9 +381,7 @@ TEST(EngineParts, WithoutLeavesNoNodeIsDeferred) {
   const Input input(numbers({4, 6}, 1));
   MapSink sink;
   NodeExecutor executor(sink, in_parts);
-  executor.add_root(input.x.sin().sum());
-  executor.plan();
-  executor.run();
+  run_inputs(executor, input.x.sin().sum());
   EXPECT_TRUE(executor.complete());
   executor.run_weights();
 }
@@ -396,9 +395,7 @@ TEST(EngineParts, SavedTensorsAreFreedOnceTheWeightPartHasRun) {
   h.reset();
   MapSink sink;
   NodeExecutor executor(sink, in_parts);
-  executor.add_root(root);
-  executor.plan();
-  executor.run();
+  run_inputs(executor, root);
   EXPECT_FALSE(saved.expired());
   executor.run_weights();
   EXPECT_TRUE(saved.expired()) << "though the graph is still there";
@@ -444,34 +441,12 @@ TEST(EngineParts, WeightsMayRunBetweenDeliveries) {
   }
 }
 
-TEST(EngineParts, TheGraphMayBeKeptForAnotherBackward) {
-  const Input input(numbers({4, 6}, 1));
-  const Built built = two_layers(input.x);
-  MapSink sink;
-  for (const bool last : {false, true}) {
-    NodeExecutor executor(sink, {.retain_graph = !last, .defer_weights = !last});
-    executor.add_root(built.root);
-    executor.plan();
-    executor.run();
-    executor.run_weights();
-    EXPECT_TRUE(executor.complete());
-  }
-  at::Tensor x = numbers({4, 6}, 1).requires_grad_();
-  const Built whole = two_layers(x);
-  whole.root.backward({}, /*retain_graph=*/true);
-  whole.root.backward();
-  for (std::size_t i = 0; i < 2; ++i)
-    expect_identical(sink[built.leaves[i]], whole.leaves[i].grad(), "a leaf");
-}
-
 TEST(EngineParts, GradIsWrittenInTheWeightPart) {
   const Input input(numbers({4, 6}, 1));
   const Built built = two_layers(input.x);
   MapSink sink;
   NodeExecutor executor(sink, {.write_grad = true, .defer_weights = true});
-  executor.add_root(built.root);
-  executor.plan();
-  executor.run();
+  run_inputs(executor, built.root);
   EXPECT_FALSE(built.leaves[0].grad().defined());
   executor.run_weights();
   expect_identical(built.leaves[0].grad(), sink[built.leaves[0]], "w1");
@@ -484,9 +459,7 @@ TEST(EngineParts, TwoThreadsShareAGraph) {
   const at::Tensor root = at::addmm(w1[0], input.x.tanh(), w2).sin().mm(w1).sum();
   const auto run = [&](MapSink& sink, bool defer) {
     NodeExecutor executor(sink, {.retain_graph = true, .defer_weights = defer});
-    executor.add_root(root);
-    executor.plan();
-    executor.run();
+    run_inputs(executor, root);
     executor.run_weights();
   };
   MapSink whole;
@@ -522,9 +495,7 @@ TEST(EngineParts, AWeightChangedBetweenThePartsGivesTheErrorOfLibTorch) {
   at::Tensor h = input.x.tanh();
   MapSink sink;
   NodeExecutor executor(sink, in_parts);
-  executor.add_root(h.mm(leaf({6, 6}, 2)).sum());
-  executor.plan();
-  executor.run();
+  run_inputs(executor, h.mm(leaf({6, 6}, 2)).sum());
   {
     at::NoGradGuard no_grad;
     h.add_(1);

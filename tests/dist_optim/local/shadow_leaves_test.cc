@@ -126,20 +126,17 @@ TEST(ShadowLeaves, RefuseMismatchedGradientsAndApplyNothing) {
   auto parameters = some_parameters();
   auto before = copies(parameters);
   ShadowLeaves leaves(parameters, AdamOptions(0.1));
-  auto refused = [&](std::size_t index, const at::Tensor& gradient) {
+  const auto refused = [&](std::size_t index, const at::Tensor& gradient, const std::string& words) {
     Gradients gradients = random_gradients(parameters);
     gradients[index] = gradient;
-    return refusal([&] { leaves.step(gradients); });
+    return refusal([&] { leaves.step(gradients); }, words);
   };
-  std::string message = refused(1, torch::zeros({6}, at::kDouble));
-  EXPECT_NE(message.find("p1"), std::string::npos) << message;
+  const std::string message = refused(1, torch::zeros({6}, at::kDouble), "p1");
   EXPECT_NE(message.find("[6]"), std::string::npos) << message;
-  EXPECT_NE(refused(1, torch::zeros({5}, at::kFloat)).find("dtype"), std::string::npos);
-  EXPECT_NE(
-      refused(1, torch::zeros({5}, at::TensorOptions().dtype(at::kDouble).device(at::kMeta))).find("device"),
-      std::string::npos);
-  EXPECT_NE(refused(1, torch::zeros({5}, at::kDouble).to_sparse()).find("layout"), std::string::npos);
-  EXPECT_NE(refused(7, torch::zeros({5}, at::kDouble)).find("7"), std::string::npos);
+  refused(1, torch::zeros({5}, at::kFloat), "dtype");
+  refused(1, torch::zeros({5}, at::TensorOptions().dtype(at::kDouble).device(at::kMeta)), "device");
+  refused(1, torch::zeros({5}, at::kDouble).to_sparse(), "layout");
+  refused(7, torch::zeros({5}, at::kDouble), "7");
   expect_equal(parameters, before);
 }
 

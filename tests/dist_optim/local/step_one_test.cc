@@ -93,17 +93,6 @@ TEST(StepOne, OfEachParameterEqualsOneStepOfAll) {
   }
 }
 
-TEST(StepOne, ChangesThatParameterAloneAndKeepsNoGradient) {
-  Model model(SGDOptions(0.1)), before(SGDOptions(0.1));
-  model.leaves.step_one(1, gradients(0)[1]);
-  for (std::size_t i = 0; i < shapes.size(); ++i)
-    EXPECT_EQ(torch::equal(model.parameters[i].tensor, before.parameters[i].tensor), i != 1) << i;
-  model.leaves.end_round();
-  before.leaves.step({{1, gradients(0)[1]}});
-  model.leaves.step({});
-  expect_equal(model, before);
-}
-
 TEST(StepOne, WithAnUndefinedGradientDoesNotChangeTheParameter) {
   Model model(AdamOptions(0.1)), before(AdamOptions(0.1));
   model.leaves.step_one(0, {});
@@ -116,12 +105,8 @@ TEST(StepOne, WithAnUndefinedGradientDoesNotChangeTheParameter) {
 TEST(StepOne, RefusesASecondStepInARoundAndMismatchedGradients) {
   Model model(AdamOptions(0.1)), expected(AdamOptions(0.1));
   model.leaves.step_one(1, gradients(0)[1]);
-  const auto twice =
-      refusal(rpc::ErrorKind::failed_precondition, [&] { model.leaves.step_one(1, gradients(0)[1]); });
-  EXPECT_NE(twice.find("p1"), std::string::npos) << twice;
-  const auto shape =
-      refusal(rpc::ErrorKind::invalid_argument, [&] { model.leaves.step_one(0, gradients(0)[1]); });
-  EXPECT_NE(shape.find("p0"), std::string::npos) << shape;
+  refusal(rpc::ErrorKind::failed_precondition, [&] { model.leaves.step_one(1, gradients(0)[1]); }, "p1");
+  refusal(rpc::ErrorKind::invalid_argument, [&] { model.leaves.step_one(0, gradients(0)[1]); }, "p0");
   refusal(rpc::ErrorKind::invalid_argument, [&] { model.leaves.step_one(9, gradients(0)[1]); }, "9");
   model.leaves.step_one(0, gradients(0)[0]);  // a refusal does not count
   model.leaves.end_round();
@@ -140,8 +125,7 @@ TEST(StepOne, KeepsRatesStatesAndStoragesUntilTheRoundEnds) {
            [&] { model.leaves.step(gradients(0)); }, [&] { model.leaves.set_learning_rate(0.5); },
            [&] { model.leaves.state(); }, [&] { model.leaves.set_state(state); },
            [&] { model.leaves.move_to({}); }}) {
-    const auto message = refusal(rpc::ErrorKind::failed_precondition, call);
-    EXPECT_NE(message.find("1 of 4"), std::string::npos) << message;
+    const auto message = refusal(rpc::ErrorKind::failed_precondition, call, "1 of 4");
     EXPECT_NE(message.find("end_round"), std::string::npos) << message;
   }
   model.leaves.end_round();

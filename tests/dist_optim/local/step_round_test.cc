@@ -14,15 +14,13 @@ TEST(StepRound, NamesTrainersInMessages) {
   StepRound round(2);
   round.join("1f", "alice");
   round.join("2e", "bob");
-  const std::string full = refusal(rpc::ErrorKind::invalid_argument, [&] { round.join("3d", "carol"); });
-  EXPECT_NE(full.find("trainer carol"), std::string::npos) << full;
+  const std::string full =
+      refusal(rpc::ErrorKind::invalid_argument, [&] { round.join("3d", "carol"); }, "trainer carol");
   EXPECT_NE(full.find("alice, bob"), std::string::npos) << full;
   round.arrive("1f");
-  const std::string twice = refusal(rpc::ErrorKind::failed_precondition, [&] { round.arrive("1f"); });
-  EXPECT_NE(twice.find("trainer alice"), std::string::npos) << twice;
+  refusal(rpc::ErrorKind::failed_precondition, [&] { round.arrive("1f"); }, "trainer alice");
   EXPECT_EQ(round.die("2e"), std::vector<std::string>{"1f"});
-  const std::string died = refusal(rpc::ErrorKind::aborted, [&] { round.arrive("1f"); });
-  EXPECT_NE(died.find("trainer bob died"), std::string::npos) << died;
+  const std::string died = refusal(rpc::ErrorKind::aborted, [&] { round.arrive("1f"); }, "trainer bob died");
 }
 
 TEST(StepRound, AnEmptySeatOfTheDeadFailsEveryStepUntilItIsTaken) {

@@ -1,9 +1,6 @@
 #include <weft/dist_optim/local/version_gate.h>
 #include <weft/rpc/core/error.h>
 
-#include <algorithm>
-#include <atomic>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -66,29 +63,6 @@ TEST(VersionGate, AnExclusiveSectionExcludesAllOtherThreads) {
   EXPECT_EQ(order, (std::vector<std::string>{"writer", "reader of 0", "reader of 1"}));
 }
 
-TEST(VersionGate, AnExclusiveSectionCreatesTheNewestVersion) {
-  Tensors tensors{0};
-  VersionGate gate(0, [&](auto version) { tensors.value = version; });
-  gate.exclusive([&]() -> std::optional<std::uint64_t> {
-    tensors.value = 1;
-    return 1;
-  });
-  EXPECT_EQ(gate.loaded(), 1u);
-  gate.enter(0);
-  EXPECT_EQ(tensors.value, 0u);
-  gate.leave();
-  EXPECT_EQ(gate.loaded(), 0u) << "loaded versions stay until another one is wanted";
-  gate.enter_newest();
-  EXPECT_EQ(tensors.value, 1u);
-  gate.leave();
-  gate.enter(0);
-  gate.settle();
-  EXPECT_EQ(tensors.value, 0u) << "settling must not disturb a reader";
-  gate.leave();
-  gate.settle();
-  EXPECT_EQ(tensors.value, 1u);
-}
-
 TEST(VersionGate, AThreadThatIsInsideMayEnterAgainButNotWaitForItself) {
   VersionGate gate(0, [](auto) {});
   gate.enter(0);
@@ -110,40 +84,6 @@ TEST(VersionGate, AThreadThatIsInsideMayEnterAgainButNotWaitForItself) {
     expect_refused([&] { gate.exclusive([]() -> std::optional<std::uint64_t> { return std::nullopt; }); });
     return std::nullopt;
   });
-}
-
-TEST(VersionGate, ManyThreadsEachReadTheirVersion) {
-  Tensors tensors{0};
-  VersionGate gate(0, [&](auto version) { tensors.value = version; });
-  std::atomic<std::uint64_t> newest{0};
-  std::atomic<int> inside{0}, alone{0};
-  std::vector<std::jthread> threads;
-  for (unsigned seed = 0; seed < 6; ++seed) {
-    threads.emplace_back([&, seed] {
-      std::mt19937 random(seed);
-      for (int i = 0; i < 2000; ++i) {
-        if (random() % 8 == 0) {
-          gate.exclusive([&]() -> std::optional<std::uint64_t> {
-            EXPECT_EQ(inside, 0);
-            EXPECT_EQ(++alone, 1);
-            tensors.value = ++newest;
-            --alone;
-            return tensors.value;
-          });
-          continue;
-        }
-        std::uint64_t version = newest - std::min<std::uint64_t>(newest, random() % 3);
-        bool latest = random() % 4 == 0;
-        latest ? gate.enter_newest() : gate.enter(version);
-        ++inside;
-        std::this_thread::yield();
-        EXPECT_EQ(alone, 0);
-        EXPECT_EQ(tensors.value, latest ? newest.load() : version);
-        --inside;
-        gate.leave();
-      }
-    });
-  }
 }
 
 }  // namespace
