@@ -347,7 +347,6 @@ TEST_F(Counted, OwnersRefuseRequestsInTheWrongOrder) {
   EXPECT_EQ(refusal(ask<&LbfgsService::settle>(layer, number, 0., std::uint64_t{0})), std::nullopt);
 }
 
-// A pass that is open during the step continues to read its version.
 TEST_F(Counted, AnOpenPassKeepsItsVersion) {
   DistLBFGS optimizer{agents[1], LBFGSOptions(0.1).max_iter(3), chain.layers[0]};
   optimizer.attached().get();

@@ -144,7 +144,6 @@ TEST_F(ModuleGuard, ParametersBehindRRefsHaveTheVersionsOfTheirModule) {
   EXPECT_EQ(parameters[0].tensor.to_here().get().sum().item<double>(), 30);
 }
 
-// A call through an RRef to the base class also reads under the guard.
 TEST_F(ModuleGuard, ACallThroughTheBaseClassIsGuarded) {
   rref::serve<Model>(worker(0));
   const auto derived = shared<Derived>(1);

@@ -151,7 +151,6 @@ TEST_F(TrainingOnAGpu, AModuleMovesToTheGpu) {
     EXPECT_TRUE(at::allclose(values[i], expected[i], 1e-10, 1e-10));
 }
 
-// The owner detects an infinite gradient on the GPU, and does not apply the step.
 TEST_F(TrainingOnAGpu, InfiniteGradientsAreNotApplied) {
   const auto weight = rref::create<Weight>(peer(0, 1), numbers({64, 64}, 1));
   DistributedOptimizer optimizer{agent(0), torch::optim::SGDOptions(0.1), synchronous, weight};

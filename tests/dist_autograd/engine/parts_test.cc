@@ -452,7 +452,6 @@ TEST(EngineParts, GradIsWrittenInTheWeightPart) {
   expect_identical(built.leaves[0].grad(), sink[built.leaves[0]], "w1");
 }
 
-// Two backwards run over one graph concurrently. Neither changes the nodes of the graph.
 TEST(EngineParts, TwoThreadsShareAGraph) {
   const Input input(numbers({16, 6}, 1));
   const auto w1 = leaf({6, 6}, 2), w2 = leaf({6, 6}, 3);

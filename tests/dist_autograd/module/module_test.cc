@@ -303,7 +303,6 @@ TEST(ModuleCreation, DrawsTheNumbersOfASeed) {
     EXPECT_TRUE(torch::equal(weft::test::got(drawn[i].call<&Drawn::values>()), seeded[i])) << i;
 }
 
-// A creation that waits for its turn occupies no handler thread.
 TEST(ModuleCreation, LeavesTheOtherHandlerThreadFree) {
   Cluster cluster(2);
   cluster[0].allow_create<Gated>();
