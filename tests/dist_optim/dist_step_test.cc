@@ -298,7 +298,7 @@ TEST_P(DistStep, IfOneOwnerRefusesNoOwnerSteps) {
     const StepError error = step_error(optimizer.step(backward()));
     EXPECT_EQ(error.kind(), rpc::ErrorKind::invalid_argument)
         << error.what();  // Adam refuses sparse gradients
-    for (const std::string words :
+    for (const std::string& words :
          {"module 1 on worker" + std::to_string(GetParam()), std::string("does not support")})
       EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
     EXPECT_EQ(error.stepped(), Objects{});
