@@ -13,7 +13,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <exception>
 #include <ostream>
+#include <thread>
 
 #include "tests/support/cluster.h"
 #include "tests/support/job.h"
@@ -122,6 +124,23 @@ void together(const std::vector<Group>& groups, F begin) {
   for (auto& future : under_way) got(std::move(future));
 }
 
+// The same for futures of values. Returns the results.
+template <class F>
+auto at_all(const std::vector<Group>& groups, F begin) {
+  std::vector<decltype(begin(groups[0]))> futures;
+  for (const Group& group : groups) futures.push_back(begin(group));
+  std::vector<decltype(got(std::move(futures[0])))> results;
+  for (auto& future : futures) results.push_back(got(std::move(future)));
+  return results;
+}
+// Returns f(rank) of each rank.
+template <class F>
+Tensors of_ranks(int ranks, F f) {
+  Tensors tensors;
+  for (int rank = 0; rank < ranks; ++rank) tensors.push_back(f(rank));
+  return tensors;
+}
+
 inline at::Tensor values(int rank, at::IntArrayRef shape, at::ScalarType type = at::kFloat) {
   std::int64_t n = 1;
   for (const std::int64_t size : shape) n *= size;
@@ -146,6 +165,39 @@ inline void expect_all(Futures futures, ErrorKind kind, const std::vector<std::s
           << "rank " << rank << ": '" << word << "' in: " << error->what();
     }
 }
+
+// Runs f(group) for each rank, in a thread each, and rethrows the first error.
+template <class F>
+void on_ranks(const std::vector<Group>& groups, F f) {
+  std::vector<std::exception_ptr> errors(groups.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < groups.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        f(groups[rank]);
+      } catch (...) {
+        errors[rank] = std::current_exception();
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  for (const auto& error : errors)
+    if (error != nullptr) std::rethrow_exception(error);
+}
+
+// The same on ranks of a new company.
+template <class F>
+void on_ranks(int ranks, F f) {
+  Company company(ranks, Backend::memory);
+  on_ranks(company.groups(), f);
+}
+
+// The futures of calls, which are begun in this order.
+struct Several : Futures {
+  template <class... F>
+  explicit Several(F... futures) {
+    (push_back(std::move(futures)), ...);
+  }
+};
 
 class OfFew : public ::testing::TestWithParam<Backend> {
  protected:

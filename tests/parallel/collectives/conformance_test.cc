@@ -83,8 +83,7 @@ TEST_P(Conformance, WrongArgumentsFailTheCallAndTheGroupContinues) {
   refused([&](G group, int rank) { return group.gather({ones[rank]}, ones[rank], (rank + 1) % ranks); },
           "only the root");
   refused([&](G group, int rank) { return group.scatter(ones[rank], {}, rank); }, "scatter: 0 tensors");
-  Tensors tensors;
-  for (int rank = 0; rank < ranks; ++rank) tensors.push_back(place(rank, values(rank, {4})));
+  const Tensors tensors = of_ranks(ranks, [&](int rank) { return place(rank, values(rank, {4})); });
   all([&](G member, int rank) { return member.all_reduce(tensors[rank]); });
   for (const at::Tensor& tensor : tensors) expect_equal(tensor.cpu(), sum_of(ranks, {4}));
 }
@@ -101,16 +100,14 @@ TEST_P(Conformance, TheRefusalOfOneRankReachesAllRanks) {
 }
 
 TEST_P(Conformance, ADifferenceNamesTheCollectiveOfEachRank) {
-  Tensors tensors;
-  for (int rank = 0; rank < ranks; ++rank) tensors.push_back(zeros(rank, {rank == 1 ? 3 : 2}));
+  const Tensors tensors = of_ranks(ranks, [&](int rank) { return zeros(rank, {rank == 1 ? 3 : 2}); });
   expect_all(begin([&](const Group& group, int rank) { return group.all_reduce(tensors[rank]); }),
              ErrorKind::invalid_argument,
              {"float32[2]", "rank 1 (worker1)", "float32[3]", "conformance_test.cc"});
 }
 
 TEST_P(Conformance, AMissingRankIsNamedAtTheDeadline) {
-  Tensors tensors;
-  for (int rank = 0; rank < ranks; ++rank) tensors.push_back(zeros(rank, {2}));
+  const Tensors tensors = of_ranks(ranks, [&](int rank) { return zeros(rank, {2}); });
   expect_all(begin([&](const Group& group,
                        int rank) { return group.all_reduce(tensors[rank], ReduceOp::sum, 300ms); },
                    1),
@@ -118,8 +115,7 @@ TEST_P(Conformance, AMissingRankIsNamedAtTheDeadline) {
 }
 
 TEST_P(Conformance, AnAbortFailsEveryCallWithItsReason) {
-  Tensors tensors;
-  for (int rank = 0; rank < ranks; ++rank) tensors.push_back(zeros(rank, {2}));
+  const Tensors tensors = of_ranks(ranks, [&](int rank) { return zeros(rank, {2}); });
   Futures futures;
   for (int rank = 1; rank < ranks; ++rank) futures.push_back(groups[rank].all_reduce(tensors[rank]));
   groups[0].abort("enough");

@@ -182,8 +182,7 @@ void for_each(const std::vector<GlooCase>& cases, Chosen chosen, Visit visit) {
     for (const GlooCase& c : cases) {
       if (c.ranks != ranks || !chosen(c)) continue;
       SCOPED_TRACE(c.text());
-      Tensors inputs;
-      for (int rank = 0; rank < ranks; ++rank) inputs.push_back(input_of(c, rank));
+      const Tensors inputs = of_ranks(ranks, [&](int rank) { return input_of(c, rank); });
       visit(c, inputs, sides);
       if (::testing::Test::HasFailure()) return;  // one failing case is enough
     }

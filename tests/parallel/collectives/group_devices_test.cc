@@ -95,6 +95,14 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend>, protected Fake
   void all(F f) {
     done(begin(f));
   }
+  // All-reduces that the ranks have compared, and that the devices do not run.
+  Futures begin_without_devices() {
+    devices_work = false;
+    Futures futures =
+        begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
+    together(groups, [](const Group& group) { return group.barrier(); });
+    return futures;
+  }
   void expect_failure(Futures futures, ErrorKind kind, const std::vector<std::string>& words) {
     work_until_ready(futures);
     expect_all(std::move(futures), kind, words);
@@ -105,62 +113,6 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend>, protected Fake
 };
 INSTANTIATE_TEST_SUITE_P(Backends, GroupsOnDevices, ::testing::ValuesIn(backends),
                          ::testing::PrintToStringParamName());
-
-TEST_P(GroupsOnDevices, EveryCollectiveHasItsResult) {
-  make_ready();
-  Tensors t(size);
-  const auto each = [&](const std::vector<Floats>& from) {
-    for (int rank = 0; rank < size; ++rank) t[rank] = tensor(rank, from[rank]);
-  };
-  const std::vector<Floats> three{{1, 2, 3}, {10, 20, 30}, {100, 200, 300}};
-  each(three);
-  all([&](const Group& group, int rank) { return group.all_reduce(t[rank], ReduceOp::sum); });
-  for (const at::Tensor& one : t) EXPECT_EQ(values(one), (Floats{111, 222, 333}));
-
-  each(three);
-  all([&](const Group& group, int rank) { return group.reduce(t[rank], 2, ReduceOp::max); });
-  EXPECT_EQ(values(t[2]), three[2]);
-  EXPECT_EQ(values(t[0]), three[0]);
-
-  all([&](const Group& group, int rank) { return group.broadcast(t[rank], 1); });
-  EXPECT_EQ(values(t[0]), three[1]);
-
-  each(three);
-  Tensors out;
-  for (int rank = 0; rank < size; ++rank) out.push_back(zeros(rank, 9));
-  all([&](const Group& group, int rank) { return group.all_gather(out[rank], t[rank]); });
-  EXPECT_EQ(values(out[1]), (Floats{1, 2, 3, 10, 20, 30, 100, 200, 300}));
-
-  Tensors part;
-  for (int rank = 0; rank < size; ++rank) part.push_back(zeros(rank, 1));
-  all([&](const Group& group, int rank) { return group.reduce_scatter(part[rank], t[rank]); });
-  for (int rank = 0; rank < size; ++rank) EXPECT_EQ(values(part[rank]), (Floats{(rank + 1) * 111.0F}));
-
-  Tensors swapped;
-  for (int rank = 0; rank < size; ++rank) swapped.push_back(zeros(rank, 3));
-  all([&](const Group& group, int rank) { return group.all_to_all(swapped[rank], t[rank]); });
-  EXPECT_EQ(values(swapped[1]), (Floats{2, 20, 200}));
-
-  Tensors gathered;
-  for (int from = 0; from < size; ++from) gathered.push_back(zeros(0, 3));
-  all([&](const Group& group, int rank) {
-    return group.gather(rank == 0 ? gathered : Tensors{}, t[rank], 0);
-  });
-  EXPECT_EQ(values(gathered[2]), three[2]);
-  all([&](const Group& group, int rank) {
-    return group.scatter(t[rank], rank == 0 ? Tensors{gathered[2], gathered[0], gathered[1]} : Tensors{}, 0);
-  });
-  EXPECT_EQ(values(t[1]), three[0]);
-
-  std::vector<Tensors> outputs(size), inputs(size);  // rank i has i + j elements for rank j
-  for (int rank = 0; rank < size; ++rank)
-    for (int other = 0; other < size; ++other) {
-      inputs[rank].push_back(tensor(rank, Floats(std::size_t(rank + other), float(10 * rank + other))));
-      outputs[rank].push_back(zeros(rank, rank + other));
-    }
-  all([&](const Group& group, int rank) { return group.all_to_all_v(outputs[rank], inputs[rank]); });
-  EXPECT_EQ(values(outputs[1][2]), (Floats{21, 21, 21}));
-}
 
 TEST_P(GroupsOnDevices, SeveralTensorsAndMessagesAreOneLaunch) {
   make_ready();
@@ -236,9 +188,7 @@ TEST_P(GroupsOnDevices, AGroupIsFinalizedWhenItsMembersLeave) {
 // A continuation of a collective runs on the loop of its agent's devices, and then releases the group.
 TEST_P(GroupsOnDevices, ALastHandleThatTheDevicesReleaseAfterTheAgentHasEndedLeavesNoCommunicator) {
   make_ready();
-  devices_work = false;
-  Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
-  together(groups, [](const Group& group) { return group.barrier(); });  // the comparison is done
+  Futures futures = begin_without_devices();
   std::atomic<bool> on_loop{false};
   rpc::detail::Latch goes_on;
   futures[0] = std::move(futures[0]).then([&](rpc::Result<void>&& result) {
@@ -264,19 +214,16 @@ TEST_P(GroupsOnDevices, CollectivesRunOnTheCurrentStream) {
     accelerator.fill_later(tensors.back(), group.rank() + 1);  // written when the stream executes it
     futures.push_back(group.all_reduce(tensors.back()));
   }
-  work_until_ready(futures);
-  for (auto& future : futures) got(std::move(future));
+  done(std::move(futures));
   for (const at::Tensor& one : tensors) EXPECT_EQ(values(one), (Floats{6, 6}));
 }
 
 TEST_P(GroupsOnDevices, TheFirstCollectiveCreatesTheCommunicator) {
   make();
-  Tensors tensors;
-  for (int rank = 0; rank < size; ++rank) tensors.push_back(tensor(rank, {float(rank)}));
+  const Tensors tensors = of_ranks(size, [&](int rank) { return tensor(rank, {float(rank)}); });
   Futures futures =
       begin_on_threads([&](const Group& group, int rank) { return group.all_reduce(tensors[rank]); });
-  work_until_ready(futures);
-  for (auto& future : futures) got(std::move(future));
+  done(std::move(futures));
   EXPECT_EQ(values(tensors[1]), (Floats{3}));
 }
 
@@ -497,20 +444,9 @@ TEST_P(GroupsOnDevices, ACallThatAllRanksRefuseDoesNotFailTheGroup) {
   all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
 }
 
-TEST_P(GroupsOnDevices, AMissingRankIsNamed) {
-  make_ready();
-  Futures futures;
-  for (const int rank : {0, 1})
-    futures.push_back(groups[rank].all_reduce(tensor(rank, {1}), ReduceOp::sum, 300ms));
-  expect_failure(std::move(futures), ErrorKind::deadline_exceeded, {"rank 2 (worker2)"});
-}
-
 TEST_P(GroupsOnDevices, ADeathWhileADeviceRunsACollectiveIsNamed) {
   make_ready();
-  devices_work = false;
-  Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
-  // the collective has been compared by now
-  together(groups, [](const Group& group) { return group.barrier(); });
+  Futures futures = begin_without_devices();
   groups.pop_back();
   company->end(2);
   futures.pop_back();
@@ -556,9 +492,7 @@ TEST_P(GroupsOnDevices, AFailureAbortsDevicesBeforeDumpsAreWrittenAndFailsFuture
     pipes.push_back(group.write_flight(folder).string() + "." + std::to_string(::getpid()) + ".part");
     ASSERT_EQ(::mkfifo(pipes.back().c_str(), 0600), 0);
   }
-  devices_work = false;
-  Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
-  together(groups, [](const Group& group) { return group.barrier(); });  // the comparison is done
+  Futures futures = begin_without_devices();
   const auto core = CollectivesLayer::of(*company->agent(0).core())->all().front();
   groups[0].abort("enough");
   EXPECT_TRUE(eventually([&] { return nccl.aborts().size() == size && !core->devices().busy(); }));
@@ -572,9 +506,7 @@ TEST_P(GroupsOnDevices, AFailureAbortsDevicesBeforeDumpsAreWrittenAndFailsFuture
 
 TEST_P(GroupsOnDevices, AnErrorOfNcclFailsTheGroupOnAllRanks) {
   make_ready();
-  devices_work = false;
-  Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
-  together(groups, [](const Group& group) { return group.barrier(); });
+  Futures futures = begin_without_devices();
   nccl.fail(1, Result::system_error);
   expect_failure(std::move(futures), ErrorKind::unavailable, {"group 'world'", "an error of the fake"});
 }
@@ -582,9 +514,7 @@ TEST_P(GroupsOnDevices, AnErrorOfNcclFailsTheGroupOnAllRanks) {
 // The abort may complete before the group processes the error.
 TEST_P(GroupsOnDevices, AnErrorOfNcclIsTheGroupsErrorEvenIfTheAbortIsFaster) {
   make_ready();
-  devices_work = false;
-  Futures futures = begin([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
-  together(groups, [](const Group& group) { return group.barrier(); });
+  Futures futures = begin_without_devices();
   const auto core = CollectivesLayer::of(*company->agent(1).core())->all().front();
   rpc::detail::Latch in_turn, goes_on, handled;
   // If another thread ran a turn at that time, it would run the job there, and block the agent's loop.
@@ -621,10 +551,8 @@ TEST_P(GroupsOnDevices, ACancelledCollectiveIsAborted) {
 
 TEST_P(GroupsOnDevices, MessagesThatDifferFailTheGroup) {
   make_ready();
-  Futures futures;
-  futures.push_back(groups[0].send(tensor(0, {1}), 1, 5));
-  futures.push_back(groups[1].recv(zeros(1, 1), 0, 6));
-  expect_failure(std::move(futures), ErrorKind::invalid_argument, {"tag 5", "tag 6"});
+  expect_failure(Several{groups[0].send(tensor(0, {1}), 1, 5), groups[1].recv(zeros(1, 1), 0, 6)},
+                 ErrorKind::invalid_argument, {"tag 5", "tag 6"});
 }
 
 TEST_P(GroupsOnDevices, BlockingCallsAreRefusedOnAnAgentsThread) {

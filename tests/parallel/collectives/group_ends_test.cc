@@ -82,6 +82,80 @@ TEST_P(GroupDifferences, ADifferenceLeavesInputsAsTheyWere) {
   }
 }
 
+// --- Sizes of pairs ---
+
+class SizesOfPairs : public ::testing::TestWithParam<Backend> {
+ protected:
+  Company company{4, GetParam()};
+  std::vector<Group> groups = company.groups();
+};
+INSTANTIATE_TEST_SUITE_P(Backends, SizesOfPairs, ::testing::ValuesIn(all_backends),
+                         ::testing::PrintToStringParamName());
+
+// Rank 0 sends `given` elements to rank 1, which expects `taken`. All other ranks send and expect none.
+struct Pair {
+  std::int64_t given, taken;
+};
+Futures exchange(const std::vector<Group>& groups, Pair pair) {
+  Futures futures;
+  for (const Group& group : groups) {
+    Tensors inputs(4, at::ones({0})), outputs(4, at::zeros({0}));
+    if (group.rank() == 0) inputs[1] = at::ones({pair.given});
+    if (group.rank() == 1) outputs[0] = at::zeros({pair.taken});
+    futures.push_back(group.all_to_all_v(outputs, inputs));
+  }
+  return futures;
+}
+
+TEST_P(SizesOfPairs, ThatDifferFailTheGroupAndAreBothNamed) {
+  // Sizes of 0, and sizes at the limits of a message.
+  for (const Pair pair : {Pair{0, 100}, Pair{100, 0}, Pair{3, 5}, Pair{65'536, 131'072}}) {
+    SCOPED_TRACE(pair.given);
+    const auto now = company.groups();
+    Futures futures = exchange(now, pair), taker, later;
+    taker.push_back(std::move(futures[1]));
+    futures.erase(futures.begin() + 1);
+    const std::vector<std::string> words{"all_to_all_v(", "rank 0",
+                                         " has " + std::to_string(pair.given) + " elements for rank 1",
+                                         "expects " + std::to_string(pair.taken)};
+    expect_all(std::move(taker), ErrorKind::invalid_argument, words);
+    // A rank whose sizes match those of all others may have succeeded.
+    for (auto& future : futures) (void)test::kind_of([&] { got(std::move(future)); });
+    for (const Group& group : now) later.push_back(group.barrier());
+    expect_all(std::move(later), ErrorKind::invalid_argument, words);
+  }
+}
+
+TEST_P(SizesOfPairs, MayBeZero) {
+  for (auto& future : exchange(groups, {0, 0})) got(std::move(future));
+  for (auto& future : exchange(groups, {7, 7})) got(std::move(future));
+}
+
+// A rank that starts another collective after a failure, and before the group has the error, must not get an
+// empty error.
+TEST_P(SizesOfPairs, ThatDifferFailConcurrentCollectives) {
+  for (int round = 0; round < 20; ++round) {
+    const auto now = company.groups();
+    std::vector<std::thread> threads;
+    for (const Group& group : now)
+      threads.emplace_back([&now, &group] {
+        Tensors inputs(4, at::ones({2})), outputs(4, at::zeros({2}));
+        if (group.rank() == 1) outputs[0] = at::zeros({3});
+        Futures futures;
+        futures.push_back(group.all_to_all_v(outputs, inputs));
+        for (int i = 0; i < 20; ++i) futures.push_back(group.all_reduce(at::ones({2})));
+        for (auto& future : futures) {  // collectives before the failure may succeed
+          const auto kind = test::kind_of([&] { got(std::move(future)); });
+          EXPECT_EQ(kind.value_or(ErrorKind::invalid_argument), ErrorKind::invalid_argument);
+        }
+      });
+    for (auto& thread : threads) thread.join();
+    Futures later;
+    for (const Group& group : now) later.push_back(group.barrier());
+    expect_all(std::move(later), ErrorKind::invalid_argument, {"all_to_all_v("});
+  }
+}
+
 // --- Errors that end a group ---
 
 class GroupEnds : public OfFew {};
@@ -179,9 +253,7 @@ TEST_P(GroupEnds, ACancelledFutureAbortsTheGroup) {
   // In shared memory the third rank may complete the barrier that the others had called, but not the next
   // one.
   (void)groups[2].barrier();
-  Futures later;
-  later.push_back(groups[2].barrier());
-  expect_all(std::move(later), ErrorKind::aborted, {"rank 0"});
+  expect_all(Several{groups[2].barrier()}, ErrorKind::aborted, {"rank 0"});
 }
 
 TEST_P(GroupEnds, AbortFailsTheGroupOnAllRanks) {
@@ -195,11 +267,8 @@ TEST_P(GroupEnds, AbortFailsTheGroupOnAllRanks) {
 TEST_P(GroupEnds, AbortFailsTheGroupsThatWereSplitFromIt) {
   for (const bool has_ended : {false, true}) {
     const auto parents = has_ended ? company.groups() : groups;
-    std::vector<rpc::Future<std::optional<Group>>> split;
-    for (const Group& group : parents) split.push_back(group.split(group.rank() / 2));
-    std::vector<Group> pair;
-    for (auto& part : split)
-      if (const Group group = part.get().value(); pair.size() < 2) pair.push_back(group);
+    const auto parts = at_all(parents, [](const Group& group) { return group.split(group.rank() / 2); });
+    const std::vector<Group> pair{parts[0].value(), parts[1].value()};
     if (has_ended) {
       EXPECT_EQ(test::kind_of([&] { parents[0].barrier(50ms).get(); }), ErrorKind::deadline_exceeded);
       together(pair, [](const Group& group) { return group.barrier(); });
@@ -226,9 +295,7 @@ TEST(GroupTimeouts, OfALaterCollectiveHoldAfterAnEarlierOneSucceeded) {
   Company company(2);
   const auto groups = company.groups();
   together(groups, [](const Group& group) { return group.barrier(2s); });
-  Futures futures;
-  futures.push_back(groups[0].barrier(2050ms));
-  expect_all(std::move(futures), ErrorKind::deadline_exceeded,
+  expect_all(Several{groups[0].barrier(2050ms)}, ErrorKind::deadline_exceeded,
              {"did not complete within 2.05 s", "rank 1 (worker1) has not begun it"});
 }
 
@@ -345,9 +412,9 @@ TEST_P(GroupEnds, ErrorsAreReportedToOtherMembersBeforeFilesAreWritten) {
   const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
   expect_all(std::move(own), ErrorKind::deadline_exceeded, {"rank 2 (worker2) has not begun it"});
   ::close(reader);
-  Futures last;
-  last.push_back(recorded[2].barrier());  // fails after its dump is written
-  expect_all(std::move(last), ErrorKind::deadline_exceeded, {"rank 2 (worker2) has not begun it"});
+  // fails after its dump is written
+  expect_all(Several{recorded[2].barrier()}, ErrorKind::deadline_exceeded,
+             {"rank 2 (worker2) has not begun it"});
   std::filesystem::remove_all(folder);
 }
 
@@ -380,9 +447,8 @@ TEST_F(ReleasedGroups, ReportWhyTheyFailed) {
 }
 
 TEST_F(ReleasedGroups, ReportThatTheyAreReleased) {
-  Futures sent;
-  sent.push_back(sent_after([](const Group&) {}));
-  expect_all(std::move(sent), ErrorKind::aborted, {"worker1 has released this group"});
+  expect_all(Several{sent_after([](const Group&) {})}, ErrorKind::aborted,
+             {"worker1 has released this group"});
 }
 
 // --- Messages for collectives that were not begun ---
@@ -503,9 +569,7 @@ TEST_F(EarlyMessagesOfAGroup, BeyondALimitFailIt) {
         "max_early_messages (" + std::to_string(options.max_early_messages) + ")",
         "max_early_bytes (" + std::to_string(options.max_early_bytes) + ")"};
     for (int i = 0; i < 2; ++i) {
-      Futures refused;
-      refused.push_back(send(100));
-      expect_all(std::move(refused), ErrorKind::resource_exhausted, words);
+      expect_all(Several{send(100)}, ErrorKind::resource_exhausted, words);
     }
     for (const auto& future : futures) EXPECT_FALSE(future.ready()) << "kept";
     const auto core = make(options);

@@ -1,5 +1,4 @@
-// Groups in a job: several groups with the same members, groups of some members, groups next to calls, groups
-// over TCP.
+// Groups in a job: groups of some members, groups next to calls, groups over TCP.
 #include "tests/parallel/collectives/operations.h"
 #include "tests/support/lost_connections.h"
 
@@ -9,17 +8,6 @@ namespace group_job_test {
 class GroupsOfAJob : public OfFew {};
 INSTANTIATE_TEST_SUITE_P(Backends, GroupsOfAJob, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
-
-TEST_P(GroupsOfAJob, SeveralGroupsOfTheSameMembersAreIndependent) {
-  const std::vector<Group> others = company.groups(), thirds = company.groups({.name = "third"});
-  const at::Tensor a = values(0, {4}), b = values(1, {4});
-  Futures all;
-  for (int rank = 0; rank < ranks; ++rank) {  // each rank starts them in another order
-    const std::vector<Group>* order[] = {&groups, &others, &thirds};
-    for (int i = 0; i < 3; ++i) all.push_back((*order[(rank + i) % 3])[rank].barrier());
-  }
-  for (auto& future : all) got(std::move(future));
-}
 
 TEST_P(GroupsOfAJob, AGroupOfSomeMembersHasItsOwnRanks) {
   const GroupOptions pair{.name = "pair", .members = {"worker2", "worker0"}};
@@ -226,14 +214,6 @@ TEST(GroupsWithBounds, MustHaveTheSameBoundsOnAllMembers) {
        two = Group::create(company.agent(1));
   for (auto* group : {&one, &two})
     EXPECT_EQ(test::kind_of([&] { return got(std::move(*group)); }), ErrorKind::invalid_argument);
-}
-
-TEST(GroupsOverTcp, ReduceLargeTensors) {
-  Company company(2, Backend::messages, std::make_unique<test::TcpJobStore>());
-  const auto groups = company.groups();
-  Tensors tensors{values(0, {3'000'000}), values(1, {3'000'000})};
-  together(groups, [&](const Group& group) { return group.all_reduce(tensors[group.rank()]); });
-  for (const at::Tensor& tensor : tensors) expect_equal(tensor, sum_of(2, {3'000'000}));
 }
 
 // Large messages use other connections than small ones. Collectives that start in order still succeed.

@@ -41,11 +41,16 @@ struct Buckets {
   std::vector<int> begun;
 };
 
+std::vector<Buckets> buckets_of(int ranks) {
+  std::vector<Buckets> all;
+  for (int rank = 0; rank < ranks; ++rank) all.emplace_back(rank);
+  return all;
+}
+
 TEST_P(Launches, StartInOneOrderWhateverTheOrderOfReadiness) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
-    std::vector<Buckets> all;
-    for (int rank = 0; rank < ranks; ++rank) all.emplace_back(rank);
+    std::vector<Buckets> all = buckets_of(ranks);
     std::vector<Futures> futures(ranks);
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks; ++rank)
@@ -70,8 +75,7 @@ TEST_P(Launches, StartInOneOrderWhateverTheOrderOfReadiness) {
 // Rank 0 waits for one launch before it is ready for the other one. The other ranks are ready for them in the
 // reverse order.
 TEST_P(Launches, DoNotWaitForALaunchThatSomeRankIsNotReadyFor) {
-  std::vector<Buckets> all;
-  for (int rank = 0; rank < ranks; ++rank) all.emplace_back(rank);
+  std::vector<Buckets> all = buckets_of(ranks);
   Futures others;
   for (int rank = 1; rank < ranks; ++rank)
     for (const int bucket : {1, 0}) others.push_back(all[rank].launch(groups[rank], bucket));
@@ -134,8 +138,7 @@ TEST_P(Launches, FailWithARankThatDies) {
     SCOPED_TRACE(dies);
     Company mortal(ranks, GetParam());
     auto members = mortal.groups();
-    std::vector<Buckets> all;
-    for (int rank = 0; rank < ranks; ++rank) all.emplace_back(rank);
+    std::vector<Buckets> all = buckets_of(ranks);
     Futures done, waiting;
     // All ranks are ready for two launches, in different orders. The rank that dies is ready for no other.
     for (int rank = 0; rank < ranks; ++rank)
@@ -157,8 +160,7 @@ TEST_P(Launches, FailWithARankThatDiesAtAnyTime) {
     SCOPED_TRACE(seed);
     Company mortal(ranks, GetParam());
     auto members = mortal.groups();
-    std::vector<Buckets> all;
-    for (int rank = 0; rank < ranks; ++rank) all.emplace_back(rank);
+    std::vector<Buckets> all = buckets_of(ranks);
     std::mt19937_64 random(seed);
     const int dies = static_cast<int>(random() % static_cast<std::uint64_t>(ranks));
     Futures survivors, dead;

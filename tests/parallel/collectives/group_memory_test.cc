@@ -1,4 +1,5 @@
-// The memory that a collective uses: input and output that overlap, and tensors in one piece of memory.
+// The memory that a collective uses: input and output that overlap, tensors in one piece of memory, and lazy
+// conjugate and negative views.
 #include <ATen/core/grad_mode.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -34,8 +35,7 @@ TEST_P(GroupMemory, OverlapsAreRefusedOnAllRanksBeforeDataMoves) {
          "all_gather");
   expect([&](const Group& group) { return group.inlined().all_gather(whole, shifted); }, "all_gather");
   expect_equal(whole, at::ones({ranks, 6}));
-  Tensors tensors;
-  for (int rank = 0; rank < ranks; ++rank) tensors.push_back(values(rank, {6}));
+  const Tensors tensors = of_ranks(ranks, [&](int rank) { return values(rank, {6}); });
   together(groups, [&](const Group& each) { return each.all_reduce(tensors[each.rank()]); });
   expect_equal(tensors[0], sum_of(ranks, {6}));
 }
@@ -45,11 +45,9 @@ TEST_P(GroupMemory, EmptyTensorsDoNotOverlap) {
   together(groups, [&](const Group& group) { return group.all_gather(whole, whole[0]); });
 }
 
-// A difference leaves tensors that are in place unchanged.
 TEST_P(GroupMemory, ADifferenceLeavesInPlaceInputsUnchanged) {
   for (const std::int64_t size : {10, 40'000}) {
-    Tensors wholes;
-    for (int rank = 0; rank < ranks; ++rank) wholes.push_back(values(rank, {ranks, size}));
+    const Tensors wholes = of_ranks(ranks, [&](int rank) { return values(rank, {ranks, size}); });
     Futures futures;
     for (const Group& group : groups) {
       const at::Tensor& whole = wholes[group.rank()];
@@ -164,8 +162,7 @@ TEST_P(GroupMemory, TensorsThatAreNotAdjacentAreCopied) {
 TEST_P(GroupMemory, ADifferenceLeavesAdjacentTensorsUnchanged) {
   for (const std::int64_t size : {10, 20'000})
     for (int other = 0; other < ranks; ++other) {
-      Tensors rows;
-      for (int rank = 0; rank < ranks; ++rank) rows.push_back(values(rank, {2 * size}));
+      const Tensors rows = of_ranks(ranks, [&](int rank) { return values(rank, {2 * size}); });
       Futures futures;
       for (const Group& group : groups) {
         const at::Tensor& row = rows[group.rank()];
@@ -209,6 +206,52 @@ TEST_P(GroupMemory, ColumnsOfRowsAreGatheredAndScatteredInPlace) {
     for (int other = 0; other < ranks; ++other) expect_equal(gathered[rank][other], values(other, {3 * n}));
     expect_equal(scattered[rank][rank], sum_of(ranks, {ranks, 3 * n})[rank]);
   }
+}
+
+// --- Views ---
+
+class LazyViews : public ::testing::TestWithParam<Backend> {
+ protected:
+  Company company{4, GetParam()};
+  std::vector<Group> groups = company.groups();
+};
+INSTANTIATE_TEST_SUITE_P(Backends, LazyViews, ::testing::ValuesIn(all_backends),
+                         ::testing::PrintToStringParamName());
+
+at::Tensor complex_of(int rank) { return at::complex(values(rank, {6}), values(rank + 1, {6})); }
+
+TEST_P(LazyViews, OfConjugatesAreSentByValue) {
+  Tensors gathered, reduced, given;
+  for (int rank = 0; rank < 4; ++rank) {
+    gathered.push_back(at::empty({4, 6}, at::kComplexFloat));
+    reduced.push_back(complex_of(rank));
+    given.push_back(rank == 2 ? complex_of(2) : at::empty({6}, at::kComplexFloat));
+  }
+  together(groups, [&](const Group& group) {
+    return group.all_gather(gathered[group.rank()], complex_of(group.rank()).conj());
+  });
+  // In place: the operation uses the values that the view represents, and writes the result so that the view
+  // represents it.
+  together(groups, [&](const Group& group) { return group.all_reduce(reduced[group.rank()].conj()); });
+  together(groups, [&](const Group& group) { return group.broadcast(given[group.rank()].conj(), 2); });
+  at::Tensor sum = at::zeros({6}, at::kComplexFloat);
+  for (int rank = 0; rank < 4; ++rank) sum += complex_of(rank);
+  for (int rank = 0; rank < 4; ++rank) {
+    for (int other = 0; other < 4; ++other)
+      expect_equal(gathered[rank][other], complex_of(other).conj().resolve_conj(), "gathered");
+    expect_equal(reduced[rank], sum, "reduced");
+    expect_equal(given[rank], complex_of(2), "given");
+  }
+}
+
+TEST_P(LazyViews, OfNegativesAreSentByValue) {
+  at::Tensor received = at::zeros({6});
+  const at::Tensor negative = at::_neg_view(values(1, {6}));
+  ASSERT_TRUE(negative.is_neg() && negative.is_contiguous());
+  auto sent = groups[0].send(negative, 1);
+  got(groups[1].recv(received, 0));
+  got(std::move(sent));
+  expect_equal(received, values(1, {6}).neg());
 }
 
 }  // namespace group_memory_test

@@ -226,16 +226,11 @@ TEST_P(GroupMessages, MessagesThatDifferFailOnlyOnTheirTwoRanks) {
 
 TEST_P(GroupMessages, UnmatchedMessagesFailTheGroup) {
   const auto others = company.groups();
-  Futures futures;
-  futures.push_back(groups[0].send(at::zeros({4}), 1, 3, 50ms));
-  futures.push_back(groups[2].barrier());
-  expect_all(std::move(futures), ErrorKind::deadline_exceeded,
+  expect_all(Several{groups[0].send(at::zeros({4}), 1, 3, 50ms), groups[2].barrier()},
+             ErrorKind::deadline_exceeded,
              {"rank 0 (worker0): send(float32[4], to 1) at group_messages_test.cc:"});
-  futures.clear();
-  futures.push_back(others[0].recv(at::zeros({4}), 1, 3, 50ms));
-  futures.push_back(others[2].send(at::zeros({4}), 1));
-  expect_all(std::move(futures), ErrorKind::deadline_exceeded,
-             {"rank 0 (worker0): recv(float32[4], from 1)"});
+  expect_all(Several{others[0].recv(at::zeros({4}), 1, 3, 50ms), others[2].send(at::zeros({4}), 1)},
+             ErrorKind::deadline_exceeded, {"rank 0 (worker0): recv(float32[4], from 1)"});
 }
 
 TEST_P(GroupMessages, MessagesFailWithTheLossOfTheOtherRank) {

@@ -1,6 +1,7 @@
 // Groups of processes: results, and the errors of the other ranks when one process is killed or stopped.
 #include <weft/rpc/job/job.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <random>
@@ -110,52 +111,52 @@ TEST_P(Processes, AKilledProcessIsNamedToAllOthers) {
   }
 }
 
-// A stopped process is alive, so its peers wait for it until their deadline.
-TEST_P(Processes, AStoppedProcessIsNamedAtTheDeadline) {
-  const int ranks = few(GetParam());
-  start(ranks, [](const Group& group, const auto& say) {
-    group.barrier().get();
-    say("met");
-    try {
-      while (true) group.all_reduce(at::ones({100'000}), ReduceOp::sum, 300ms).get();
-    } catch (const rpc::Error& error) {
-      const std::string text = error.what();
-      say(error.kind() == ErrorKind::deadline_exceeded && text.find("rank 1 (worker1)") != std::string::npos
-              ? "well"
-              : text);
-    }
-  });
-  for (test::Child& member : members) EXPECT_EQ(member.line(), "met");
-  members[1].stop();
-  for (int rank = 0; rank < ranks; ++rank)
-    if (rank != 1) {
-      EXPECT_EQ(members[static_cast<std::size_t>(rank)].line(), "well") << rank;
-    }
+// Stops the process of a rank. Expects that all other ranks, which repeat this, fail at its deadline with an
+// error that has all words. A stopped process is alive, so its peers wait for it until their deadline.
+class StoppedProcesses : public Processes {
+ protected:
+  void expect_named(int stopped, const std::function<void(const Group&)>& repeat,
+                    const std::vector<std::string>& words) {
+    const int ranks = few(GetParam());
+    start(ranks, [&](const Group& group, const auto& say) {
+      group.barrier().get();
+      say("met");
+      try {
+        while (true) repeat(group);
+      } catch (const rpc::Error& error) {
+        const std::string text = error.what();
+        const bool named = std::all_of(words.begin(), words.end(), [&](const std::string& word) {
+          return text.find(word) != std::string::npos;
+        });
+        say(error.kind() == ErrorKind::deadline_exceeded && named ? "well" : text);
+      }
+    });
+    for (test::Child& member : members) EXPECT_EQ(member.line(), "met");
+    members[static_cast<std::size_t>(stopped)].stop();
+    for (int rank = 0; rank < ranks; ++rank)
+      if (rank != stopped) {
+        EXPECT_EQ(members[static_cast<std::size_t>(rank)].line(), "well") << rank;
+      }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, StoppedProcesses, ::testing::ValuesIn(all_backends),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(StoppedProcesses, AreNamedAtTheDeadline) {
+  expect_named(1,
+               [](const Group& group) { group.all_reduce(at::ones({100'000}), ReduceOp::sum, 300ms).get(); },
+               {"rank 1 (worker1)"});
 }
 
 // Rank 0 gathers the values and names missing ranks. If rank 0 itself is stopped, the senders name it. Object
 // collectives use messages, whichever backend the tensors use.
-class ProcessesOfMessages : public Processes {};
+class ProcessesOfMessages : public StoppedProcesses {};
 INSTANTIATE_TEST_SUITE_P(Backends, ProcessesOfMessages, ::testing::Values(Backend::messages),
                          ::testing::PrintToStringParamName());
 
 TEST_P(ProcessesOfMessages, AStoppedRankZeroIsNamedByTheRanksThatSendItObjects) {
-  const int ranks = few(GetParam());
-  start(ranks, [](const Group& group, const auto& say) {
-    group.barrier().get();
-    say("met");
-    try {
-      while (true) group.all_gather_object(group.rank(), 300ms).get();
-    } catch (const rpc::Error& error) {
-      const std::string text = error.what();
-      const bool named = text.find("all_gather_object(") != std::string::npos &&
-                         text.find("rank 0 (worker0) does not answer") != std::string::npos;
-      say(error.kind() == ErrorKind::deadline_exceeded && named ? "well" : text);
-    }
-  });
-  for (test::Child& member : members) EXPECT_EQ(member.line(), "met");
-  members[0].stop();
-  for (std::size_t rank = 1; rank < members.size(); ++rank) EXPECT_EQ(members[rank].line(), "well") << rank;
+  expect_named(0, [](const Group& group) { group.all_gather_object(group.rank(), 300ms).get(); },
+               {"all_gather_object(", "rank 0 (worker0) does not answer"});
 }
 
 }  // namespace group_process_test

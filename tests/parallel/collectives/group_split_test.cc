@@ -16,16 +16,6 @@ class Splits : public ::testing::TestWithParam<Backend> {
   const int ranks = on_hosts(GetParam()) ? 6 : 5;
   Company company{ranks, GetParam()};
   std::vector<Group> groups = company.groups();
-
-  // Calls f on every rank. Returns the results.
-  template <class F>
-  auto at_all(F f) {
-    std::vector<decltype(f(groups[0]))> futures;
-    for (const Group& group : groups) futures.push_back(f(group));
-    std::vector<decltype(got(std::move(futures[0])))> results;
-    for (auto& future : futures) results.push_back(got(std::move(future)));
-    return results;
-  }
 };
 INSTANTIATE_TEST_SUITE_P(Backends, Splits, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
@@ -33,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, Splits, ::testing::ValuesIn(all_backends),
 TEST_P(Splits, ByColorInTheOrderOfKeysThenRanks) {
   // Ranks 0, 2 and 4 in reverse order, on one host unless hosts are uneven. Rank 1 alone. Ranks 3 and 5 are
   // in no part.
-  const auto parts = at_all([&](const Group& group) {
+  const auto parts = at_all(groups, [&](const Group& group) {
     const int rank = group.rank();
     const std::optional<int> color = rank == 3 || rank == 5 ? std::nullopt : std::optional(rank % 2);
     return group.split(color, rank == 4 ? -1 : 0, options(rank));
@@ -117,11 +107,8 @@ TEST_P(Splits, FailOnAllRanksIfOneDoesNotCall) {
 TEST(Mesh, HasAGroupAlongEachDimension) {
   Company company(6);
   const auto groups = company.groups();
-  std::vector<rpc::Future<DeviceMesh>> futures;
-  for (const Group& group : groups)
-    futures.push_back(DeviceMesh::create(group, {{"data", 2}, {"tensor", 3}}));
-  std::vector<DeviceMesh> meshes;
-  for (auto& future : futures) meshes.push_back(got(std::move(future)));
+  const auto meshes = at_all(
+      groups, [](const Group& group) { return DeviceMesh::create(group, {{"data", 2}, {"tensor", 3}}); });
   const DeviceMesh& mesh = meshes[4];
   EXPECT_EQ(mesh.coordinate("data"), 1);
   EXPECT_EQ(mesh.coordinate("tensor"), 1);
@@ -142,6 +129,46 @@ TEST(Mesh, HasAGroupAlongEachDimension) {
   EXPECT_EQ(refused({{"data", 4}}), ErrorKind::invalid_argument);
   EXPECT_EQ(refused({{"data", 2}, {"data", 3}}), ErrorKind::invalid_argument);
   EXPECT_EQ(refused({{"data", -2}, {"tensor", -3}}), ErrorKind::invalid_argument);
+}
+
+TEST(GroupOptionsOf, ASplitOrAMeshAreInherited) {
+  Company company(4, Backend::hosts);
+  const auto groups = company.groups({.timeout = 7s, .bounds = {.small_bytes = 9}});
+  std::vector<rpc::Future<std::optional<Group>>> parts;
+  std::vector<rpc::Future<DeviceMesh>> meshes;
+  for (const Group& group : groups) {
+    parts.push_back(group.split(0));
+    meshes.push_back(DeviceMesh::create(group, {{"all", 4}, {"one", 1}}));
+  }
+  for (auto& part : parts) {
+    const Group made = *got(std::move(part));
+    EXPECT_EQ(made.name(), "world/0");
+    EXPECT_EQ(made.options().timeout, 7s);
+    EXPECT_EQ(made.options().bounds.small_bytes, 9U);
+    EXPECT_EQ(made.backend(), GroupBackend::hosts);
+  }
+  for (auto& mesh : meshes) {
+    const Group made = got(std::move(mesh)).group("all");
+    EXPECT_EQ(made.name(), "all");
+    EXPECT_EQ(made.options().timeout, 7s);
+    EXPECT_EQ(made.backend(), GroupBackend::hosts);
+  }
+}
+
+TEST(MeshOf, DifferentDimensionsFailOnAllRanksAndTheGroupContinues) {
+  Company company(6);
+  const auto groups = company.groups();
+  std::vector<rpc::Future<DeviceMesh>> futures;
+  for (const Group& group : groups)
+    futures.push_back(group.rank() == 4
+                          ? DeviceMesh::create(group, {{"data", 3}, {"tensor", 2}})
+                          : DeviceMesh::create(group, {{"data", 2}, {"tensor", 3}, {"one", 1}}));
+  for (auto& future : futures)
+    test::expect_error(std::move(future), ErrorKind::invalid_argument,
+                       "rank 4 (worker4): DeviceMesh::create(data 3, tensor 2)",
+                       "DeviceMesh::create(data 2, tensor 3, one 1) at group_split_test.cc:");
+  const auto gather = [](const Group& group) { return group.all_gather_object(group.rank()); };
+  for (const auto& objects : at_all(groups, gather)) EXPECT_EQ(objects.size(), 6U);
 }
 
 // --- Elastic worlds ---
@@ -221,6 +248,24 @@ TEST_P(ElasticWorld, AGroupIsCancelledIfAMemberDoesNotCallCreate) {
   EXPECT_EQ(own->kind(), ErrorKind::cancelled) << own->what();
   EXPECT_EQ(other->kind(), ErrorKind::aborted) << other->what();
   EXPECT_NE(std::string(other->what()).find("bert"), std::string::npos) << other->what();
+}
+
+class ElasticMemory : public ElasticWorld {};
+INSTANTIATE_TEST_SUITE_P(Backends, ElasticMemory, ::testing::Values(Backend::memory),
+                         ::testing::PrintToStringParamName());
+
+// bert and dora wait for cleo in shared memory, and have a connection to anna only.
+TEST_P(ElasticMemory, ADeathThatNoConnectionReportsFailsTheGroup) {
+  const std::vector<std::string> names{"anna", "bert", "cleo", "dora"};
+  join_all(names);
+  const auto all = group_of(names);
+  const auto parts = at_all(all, [](const Group& group) {
+    return group.split(group.rank() == 0 ? std::nullopt : std::optional(1));
+  });
+  Futures futures;
+  for (const int rank : {1, 3}) futures.push_back(parts[rank]->all_reduce(at::ones({4})));
+  agents[2].reset();
+  expect_all(std::move(futures), ErrorKind::peer_lost, {"rank 1 (cleo)", "lost"});
 }
 
 TEST_P(ElasticWorld, AGroupGrowsByNewMembers) {

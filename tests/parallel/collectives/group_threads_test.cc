@@ -256,19 +256,5 @@ TEST(GroupsOnTheCallersThread, StartNoMessagesAndNoObjectCollectives) {
   EXPECT_EQ(begun(), 7U);
 }
 
-TEST_P(GroupThreads, RunInlinedCollectivesOfOneThreadEach) {
-  std::vector<std::thread> running;
-  for (int rank = 0; rank < ranks; ++rank)
-    running.emplace_back([&, rank] {
-      const Group group = groups[rank].inlined();
-      for (int i = 0; i < 200; ++i) {
-        const at::Tensor tensor = values(rank, {i % 2 == 0 ? 5 : 30'000});
-        got(group.all_reduce(tensor));
-        EXPECT_TRUE(at::equal(tensor, sum_of(ranks, tensor.sizes())));
-      }
-    });
-  for (std::thread& thread : running) thread.join();
-}
-
 }  // namespace group_threads_test
 }  // namespace weft::collectives::testing

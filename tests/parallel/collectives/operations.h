@@ -67,6 +67,12 @@ bool each_is(const Parts& parts, std::int64_t count, F value) {
   return true;
 }
 
+inline bool are_texts(const std::vector<std::string>& all, const Round& round, int ranks) {
+  for (int rank = 0; rank < ranks; ++rank)
+    if (all.at(rank) != round.text(rank)) return false;
+  return std::ssize(all) == ranks;
+}
+
 template <class T, class F>
 Begun brings(rpc::Future<T> future, F right) {
   const auto value = std::make_shared<std::optional<T>>();
@@ -221,21 +227,13 @@ inline constexpr GroupOperation group_operations[] = {
     {"all_gather_object",
      [](const Group& group, const Round& round) -> Begun {
        return brings(group.all_gather_object(round.text(group.rank())),
-                     [round, ranks = group.size()](const std::vector<std::string>& all) {
-                       for (int rank = 0; rank < ranks; ++rank)
-                         if (all.at(rank) != round.text(rank)) return false;
-                       return std::ssize(all) == ranks;
-                     });
+                     [round, ranks = group.size()](const auto& all) { return are_texts(all, round, ranks); });
      }},
     {"gather_object",
      [](const Group& group, const Round& round) -> Begun {
        const int root = round.root(group), ranks = group.rank() == root ? group.size() : 0;
        return brings(group.gather_object(round.text(group.rank()), root),
-                     [round, ranks](const std::vector<std::string>& all) {
-                       for (int rank = 0; rank < ranks; ++rank)
-                         if (all.at(rank) != round.text(rank)) return false;
-                       return std::ssize(all) == ranks;
-                     });
+                     [round, ranks](const auto& all) { return are_texts(all, round, ranks); });
      }},
     {"broadcast_object",
      [](const Group& group, const Round& round) -> Begun {

@@ -26,7 +26,9 @@ struct Step {
   std::function<at::Tensor(int, const at::Tensor&)> place = nullptr;  // onto a rank's device; null: none
 
   int root(const Group& group) const { return seed % group.size(); }
-  std::int64_t part(const Group& group) const { return std::max<std::int64_t>(1, n / group.size()); }
+  std::int64_t part(const Group& group) const {
+    return n == 0 ? 0 : std::max<std::int64_t>(1, n / group.size());
+  }
   // Elements for a rank where the ranks' sizes differ; also none.
   std::int64_t part_of(const Group& group, int rank) const {
     return part(group) * ((rank + seed) % 3) / 2 + (seed % 2) * rank;

@@ -25,50 +25,6 @@ TEST_F(NcclCommunicator, RanksConnectAndReduce) {
   EXPECT_EQ(loop->timers(), 0U);  // no watch is active when no work is in flight
 }
 
-TEST_F(NcclCommunicator, AllOperationsHaveTheirResults) {
-  make(2);
-  const std::vector<float> in0{1, 2, 3, 4}, in1{10, 20, 30, 40};
-  std::vector<std::vector<float>> out(2, std::vector<float>(8));
-  const auto run = [&](const std::function<void(Calls&, int, const float*, float*)>& group) {
-    std::vector<rpc::Future<void>> done;
-    for (int rank = 0; rank < 2; ++rank) {
-      Launch launch{.stream = stream(rank), .what = "it"};
-      launch.mark = [&, rank] { return nccl.mark(stream(rank)); };
-      out[std::size_t(rank)].assign(8, 0);
-      done.push_back(comms[std::size_t(rank)]->launch(std::move(launch), [&](Calls& calls) {
-        group(calls, rank, rank == 0 ? in0.data() : in1.data(), out[std::size_t(rank)].data());
-      }));
-    }
-    for (auto& one : done) got(one);
-  };
-  const auto f32 = DataType::float32;
-  using Floats = std::vector<float>;
-
-  run([&](Calls& calls, int, const float* in, float* to) { calls.reduce(in, to, 4, f32, RedOp::max, 1); });
-  EXPECT_EQ(out[0], Floats(8, 0));
-  EXPECT_EQ(out[1], (Floats{10, 20, 30, 40, 0, 0, 0, 0}));
-  run([&](Calls& calls, int, const float* in, float* to) { calls.broadcast(in, to, 4, f32, 1); });
-  EXPECT_EQ(out[0], (Floats{10, 20, 30, 40, 0, 0, 0, 0}));
-  run([&](Calls& calls, int, const float* in, float* to) { calls.all_gather(in, to, 4, f32); });
-  EXPECT_EQ(out[1], (Floats{1, 2, 3, 4, 10, 20, 30, 40}));
-  run([&](Calls& calls, int, const float* in, float* to) {
-    calls.reduce_scatter(in, to, 2, f32, RedOp::avg);
-  });
-  EXPECT_EQ(out[0], (Floats{5.5, 11, 0, 0, 0, 0, 0, 0}));
-  EXPECT_EQ(out[1], (Floats{16.5, 22, 0, 0, 0, 0, 0, 0}));
-  run([&](Calls& calls, int rank, const float* in, float* to) {  // both ways in one group
-    calls.send(in, 4, f32, 1 - rank);
-    calls.recv(to, 4, f32, 1 - rank);
-  });
-  EXPECT_EQ(out[0], (Floats{10, 20, 30, 40, 0, 0, 0, 0}));
-  EXPECT_EQ(out[1], (Floats{1, 2, 3, 4, 0, 0, 0, 0}));
-  run([&](Calls& calls, int rank, const float* in, float* to) {
-    const float factor = rank == 0 ? 0.5F : 2;
-    calls.all_reduce(in, to, 4, f32, calls.premul_sum(&factor, f32));
-  });
-  EXPECT_EQ(out[0], (Floats{20.5, 41, 61.5, 82, 0, 0, 0, 0}));
-}
-
 // --- Making ---
 
 TEST_F(NcclCommunicator, ADeadlineFailsTheCreation) {

@@ -73,6 +73,17 @@ class FakeDevices {
       std::this_thread::yield();
     }
   }
+  // Runs f(group) for each rank in a thread, while the devices work.
+  template <class F>
+  void work_on_ranks(const std::vector<Group>& groups, F f) {
+    std::atomic<bool> over{false};
+    std::thread running([&] {
+      EXPECT_NO_THROW(on_ranks(groups, f));
+      over = true;
+    });
+    work_until([&] { return over.load(); });
+    running.join();
+  }
   void work_until_ready(const Futures& futures) {
     work_until([&] {
       return std::all_of(futures.begin(), futures.end(), [](const auto& future) { return future.ready(); });

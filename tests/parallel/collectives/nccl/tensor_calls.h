@@ -14,36 +14,20 @@ class TensorCalls : public TensorCollectives {
   Done all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, Timeout timeout = {}) const {
     return checked({.operation = Operation::all_reduce, .outputs = one(tensor), .reduction = op}, timeout);
   }
-  Done all_reduce(const Tensors& tensors, ReduceOp op = ReduceOp::sum) const {
-    return checked({.operation = Operation::all_reduce, .outputs = tensors, .reduction = op});
-  }
   Done reduce(const at::Tensor& tensor, int root, ReduceOp op = ReduceOp::sum) const {
     return checked({.operation = Operation::reduce, .outputs = one(tensor), .root = root, .reduction = op});
   }
   Done broadcast(const at::Tensor& tensor, int root) const {
     return checked({.operation = Operation::broadcast, .outputs = one(tensor), .root = root});
   }
-  Done broadcast(const Tensors& tensors, int root) const {
-    return checked({.operation = Operation::broadcast, .outputs = tensors, .root = root});
-  }
   Done all_gather(const at::Tensor& output, const at::Tensor& input) const {
     return checked({.operation = Operation::all_gather, .outputs = one(output), .inputs = one(input)});
-  }
-  Done all_gather(const Tensors& outputs, const Tensors& inputs) const {
-    return checked({.operation = Operation::all_gather, .outputs = outputs, .inputs = inputs});
-  }
-  Done all_gather_v(const Tensors& outputs, const at::Tensor& input) const {
-    return checked({.operation = Operation::all_gather_v, .outputs = outputs, .inputs = one(input)});
   }
   Done reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::sum) const {
     return checked({.operation = Operation::reduce_scatter,
                     .outputs = one(output),
                     .inputs = one(input),
                     .reduction = op});
-  }
-  Done reduce_scatter(const Tensors& outputs, const Tensors& inputs, ReduceOp op = ReduceOp::sum) const {
-    return checked(
-        {.operation = Operation::reduce_scatter, .outputs = outputs, .inputs = inputs, .reduction = op});
   }
   Done reduce_scatter_v(const at::Tensor& output, const Tensors& inputs, ReduceOp op = ReduceOp::sum) const {
     return checked({.operation = Operation::reduce_scatter_v,
@@ -53,15 +37,6 @@ class TensorCalls : public TensorCollectives {
   }
   Done all_to_all(const at::Tensor& output, const at::Tensor& input) const {
     return checked({.operation = Operation::all_to_all, .outputs = one(output), .inputs = one(input)});
-  }
-  Done all_to_all_v(const Tensors& outputs, const Tensors& inputs) const {
-    return checked({.operation = Operation::all_to_all_v, .outputs = outputs, .inputs = inputs});
-  }
-  Done gather(const Tensors& outputs, const at::Tensor& input, int root) const {
-    return checked({.operation = Operation::gather, .outputs = outputs, .inputs = one(input), .root = root});
-  }
-  Done scatter(const at::Tensor& output, const Tensors& inputs, int root) const {
-    return checked({.operation = Operation::scatter, .outputs = one(output), .inputs = inputs, .root = root});
   }
   Done send(const at::Tensor& tensor, int to) const {
     return exchange({{PointToPoint::Kind::send, tensor, to}});

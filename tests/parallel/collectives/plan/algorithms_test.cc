@@ -60,6 +60,29 @@ std::vector<Size> sizes() {
   return sizes;
 }
 
+// Runs the plans of all ranks. Expects the output of each rank. inputs, outputs: by rank.
+void expect_outputs(const Size& size, const std::function<Plan(Member)>& make,
+                    const std::vector<Numbers>& inputs, const std::vector<Numbers>& outputs,
+                    std::uint64_t seed, bool one_memory = false) {
+  SCOPED_TRACE(::testing::Message() << size.ranks << " ranks, " << size.n << " elements in chunks of "
+                                    << size.chunk);
+  PlanMachine machine(plans_of(size.ranks, size.chunk, make), one_memory, sum);
+  for (std::size_t rank = 0; rank < inputs.size(); ++rank)
+    machine.give(rank, inputs[rank], outputs[rank].size());
+  ASSERT_TRUE(machine.run(seed));
+  for (std::size_t rank = 0; rank < inputs.size(); ++rank)
+    ASSERT_EQ(machine.output(rank), outputs[rank]) << rank;
+}
+template <class F>
+std::vector<Numbers> by_rank(int ranks, F numbers_of) {
+  std::vector<Numbers> all;
+  for (int rank = 0; rank < ranks; ++rank) all.push_back(numbers_of(rank));
+  return all;
+}
+std::vector<Numbers> inputs_of(int ranks, std::size_t n, std::uint64_t seed) {
+  return by_rank(ranks, [&](int rank) { return values_of(rank, n, seed); });
+}
+
 struct AllReduce {
   const char* name;
   MakePlan make;
@@ -73,18 +96,14 @@ const std::vector<AllReduce>& all_reduces() {
 
 TEST(AllReducePlan, GivesEveryRankTheSumOfAll) {
   for (const AllReduce& algorithm : all_reduces()) {
-    for (const auto& [ranks, n, chunk] : sizes()) {
-      for (const bool one_memory : {true, false}) {
-        SCOPED_TRACE(::testing::Message()
-                     << algorithm.name << " of " << ranks << ", " << n << " elements in chunks of " << chunk);
-        const std::uint64_t seed = n + chunk;
-        PlanMachine machine(plans_of(ranks, chunk, [&, n = n](Member me) { return algorithm.make(me, n); }),
-                            one_memory, sum);
-        for (int rank = 0; rank < ranks; ++rank) machine.give(rank, values_of(rank, n, seed), n);
-        ASSERT_TRUE(machine.run(seed));
-        for (int rank = 0; rank < ranks; ++rank)
-          ASSERT_EQ(machine.output(rank), total(ranks, n, seed)) << rank;
-      }
+    SCOPED_TRACE(algorithm.name);
+    for (const Size& size : sizes()) {
+      const std::uint64_t seed = size.n + size.chunk;
+      const std::vector<Numbers> sums(static_cast<std::size_t>(size.ranks), total(size.ranks, size.n, seed));
+      for (const bool one_memory : {true, false})
+        expect_outputs(
+            size, [&](Member me) { return algorithm.make(me, size.n); }, inputs_of(size.ranks, size.n, seed),
+            sums, seed, one_memory);
     }
   }
 }
@@ -108,30 +127,27 @@ TEST(AllReducePlan, DoesTheSameOperationsInTheSameOrderForEveryRankAndInEveryRun
 
 TEST(ReducePlan, GivesTheRootTheSumOfAllAndLeavesTheOthersOutputsAlone) {
   for (const auto& make : {tree_reduce, chain_reduce}) {
-    for (const auto& [ranks, n, chunk] : sizes()) {
-      const int root = ranks / 2;
-      PlanMachine machine(plans_of(ranks, chunk, [&, n = n](Member me) { return make(me, root, n); }), false,
-                          sum);
-      for (int rank = 0; rank < ranks; ++rank) machine.give(rank, values_of(rank, n, 3), n);
-      ASSERT_TRUE(machine.run(n));
-      for (int rank = 0; rank < ranks; ++rank) {
-        ASSERT_EQ(machine.output(rank), rank == root ? total(ranks, n, 3) : Numbers(n, PlanMachine::unset));
-      }
+    for (const Size& size : sizes()) {
+      const int root = size.ranks / 2;
+      const auto outputs = by_rank(size.ranks, [&](int rank) {
+        return rank == root ? total(size.ranks, size.n, 3) : Numbers(size.n, PlanMachine::unset);
+      });
+      expect_outputs(
+          size, [&](Member me) { return make(me, root, size.n); }, inputs_of(size.ranks, size.n, 3), outputs,
+          size.n);
     }
   }
 }
 
 TEST(BroadcastPlan, GivesEveryRankTheRootsElements) {
   for (const auto& make : {tree_broadcast, chain_broadcast}) {
-    for (const auto& [ranks, n, chunk] : sizes()) {
-      for (const int root : {0, ranks - 1, ranks / 3}) {
-        PlanMachine machine(plans_of(ranks, chunk, [&, n = n](Member me) { return make(me, root, n); }), true,
-                            sum);
-        for (int rank = 0; rank < ranks; ++rank) machine.give(rank, values_of(rank, n, 4), n);
-        ASSERT_TRUE(machine.run(n));
-        for (int rank = 0; rank < ranks; ++rank) ASSERT_EQ(machine.output(rank), values_of(root, n, 4));
+    for (const Size& size : sizes())
+      for (const int root : {0, size.ranks - 1, size.ranks / 3}) {
+        const auto inputs = inputs_of(size.ranks, size.n, 4);
+        const std::vector<Numbers> outputs(inputs.size(), inputs[static_cast<std::size_t>(root)]);
+        expect_outputs(
+            size, [&](Member me) { return make(me, root, size.n); }, inputs, outputs, size.n, true);
       }
-    }
   }
 }
 
@@ -148,13 +164,11 @@ TEST(AllGatherPlan, GivesEveryRankAllBlocks) {
     for (const auto& [ranks, n, chunk] : sizes()) {
       if (make == doubling_all_gather && !is_power_of_two(ranks)) continue;
       for (const auto& blocks : {even_blocks(n, ranks), uneven(ranks, n)}) {
-        const std::size_t all = blocks.back().end;
-        PlanMachine machine(plans_of(ranks, chunk, [&](Member me) { return make(me, blocks); }), false, sum);
-        for (int rank = 0; rank < ranks; ++rank)
-          machine.give(rank, part(values_of(0, all, 5), blocks[rank]), all);
-        ASSERT_TRUE(machine.run(n));
-        for (int rank = 0; rank < ranks; ++rank)
-          ASSERT_EQ(machine.output(rank), values_of(0, all, 5)) << ranks;
+        const Numbers all = values_of(0, blocks.back().end, 5);
+        expect_outputs(
+            {ranks, n, chunk}, [&](Member me) { return make(me, blocks); },
+            by_rank(ranks, [&](int rank) { return part(all, blocks[rank]); }),
+            by_rank(ranks, [&](int) { return all; }), n);
       }
     }
   }
@@ -165,13 +179,11 @@ TEST(ReduceScatterPlan, GivesEveryRankItsBlockOfTheSum) {
     for (const auto& [ranks, n, chunk] : sizes()) {
       if (make == halving_reduce_scatter && !is_power_of_two(ranks)) continue;
       for (const auto& blocks : {even_blocks(n, ranks), uneven(ranks, n)}) {
-        const std::size_t all = blocks.back().end;
-        PlanMachine machine(plans_of(ranks, chunk, [&](Member me) { return make(me, blocks); }), false, sum);
-        for (int rank = 0; rank < ranks; ++rank)
-          machine.give(rank, values_of(rank, all, 6), blocks[rank].size());
-        ASSERT_TRUE(machine.run(n));
-        for (int rank = 0; rank < ranks; ++rank)
-          ASSERT_EQ(machine.output(rank), part(total(ranks, all, 6), blocks[rank]));
+        const Numbers sums = total(ranks, blocks.back().end, 6);
+        expect_outputs(
+            {ranks, n, chunk}, [&](Member me) { return make(me, blocks); },
+            inputs_of(ranks, blocks.back().end, 6),
+            by_rank(ranks, [&](int rank) { return part(sums, blocks[rank]); }), n);
       }
     }
   }
@@ -182,18 +194,11 @@ TEST(GatherAndScatterPlans, ReverseEachOther) {
     const int root = ranks - 1;
     const auto blocks = uneven(ranks, n);
     const Numbers whole = values_of(0, blocks.back().end, 7);
-    PlanMachine scatter(plans_of(ranks, chunk, [&](Member me) { return direct_scatter(me, root, blocks); }),
-                        false, sum);
-    PlanMachine gather(plans_of(ranks, chunk, [&](Member me) { return direct_gather(me, root, blocks); }),
-                       false, sum);
-    for (int rank = 0; rank < ranks; ++rank) {
-      scatter.give(rank, rank == root ? whole : Numbers{}, blocks[rank].size());
-      gather.give(rank, part(whole, blocks[rank]), rank == root ? whole.size() : 0);
-    }
-    ASSERT_TRUE(scatter.run(n));
-    ASSERT_TRUE(gather.run(n));
-    for (int rank = 0; rank < ranks; ++rank) ASSERT_EQ(scatter.output(rank), part(whole, blocks[rank]));
-    ASSERT_EQ(gather.output(root), whole);
+    const auto parts = by_rank(ranks, [&](int rank) { return part(whole, blocks[rank]); });
+    const auto at_root = by_rank(ranks, [&](int rank) { return rank == root ? whole : Numbers{}; });
+    const Size size{ranks, n, chunk};
+    expect_outputs(size, [&](Member me) { return direct_scatter(me, root, blocks); }, at_root, parts, n);
+    expect_outputs(size, [&](Member me) { return direct_gather(me, root, blocks); }, parts, at_root, n);
   }
 }
 
@@ -210,22 +215,16 @@ TEST(AllToAllPlan, GivesEveryRankItsBlockOfEachRank) {
     };
     const auto to = [&](int me) { return blocks([&](int rank) { return amount(me, rank); }); };
     const auto from = [&](int me) { return blocks([&](int rank) { return amount(rank, me); }); };
-    PlanMachine machine(
-        plans_of(ranks, chunk,
-                 [&](Member me) { return pairwise_all_to_all(me, to(me.rank), from(me.rank)); }),
-        false, sum);
-    for (int rank = 0; rank < ranks; ++rank) {
-      machine.give(rank, values_of(rank, to(rank).back().end, 8), from(rank).back().end);
-    }
-    ASSERT_TRUE(machine.run(n));
-    for (int rank = 0; rank < ranks; ++rank) {
-      Numbers expected;
-      for (int sender = 0; sender < ranks; ++sender) {
-        const Numbers piece = part(values_of(sender, to(sender).back().end, 8), to(sender)[rank]);
-        expected.insert(expected.end(), piece.begin(), piece.end());
+    const auto inputs = by_rank(ranks, [&](int rank) { return values_of(rank, to(rank).back().end, 8); });
+    std::vector<Numbers> outputs(inputs.size());
+    for (std::size_t rank = 0; rank < outputs.size(); ++rank)
+      for (std::size_t sender = 0; sender < inputs.size(); ++sender) {
+        const Numbers piece = part(inputs[sender], to(static_cast<int>(sender))[rank]);
+        outputs[rank].insert(outputs[rank].end(), piece.begin(), piece.end());
       }
-      ASSERT_EQ(machine.output(rank), expected);
-    }
+    expect_outputs(
+        {ranks, n, chunk}, [&](Member me) { return pairwise_all_to_all(me, to(me.rank), from(me.rank)); },
+        inputs, outputs, n);
   }
 }
 

@@ -93,16 +93,6 @@ TEST(PlanChoice, SendsTheFirstMessageTogetherWithTheBarrier) {
     }
 }
 
-TEST(PlanChoice, ComputesTheSum) {
-  for (const int ranks : {1, 2, 3, 8, 9})
-    for (const std::size_t n : sizes) {
-      PlanMachine machine = machine_of(plan_all_reduce, ranks, n);
-      EXPECT_TRUE(machine.run(n));
-      for (int rank = 0; rank < ranks; ++rank)
-        EXPECT_EQ(machine.output(rank), Numbers(n, ranks * (ranks + 1) / 2));
-    }
-}
-
 TEST(PlanChoice, MinimizesRoundsForSmallAndBytesForLargeTensors) {
   const PlanCost little = cost_of(plan_all_reduce({0, 8, 4}, 100)),
                  much = cost_of(plan_all_reduce({0, 8, 4}, 1 << 20));
