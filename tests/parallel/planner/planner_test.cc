@@ -55,6 +55,12 @@ double parameters(const Model& model) {
   return sum;
 }
 
+int chunks_of(std::string_view schedule) {
+  const std::string_view chunked[] = {"zb-v",        "v-half",         "v-min",     "dualpipe-v",
+                                      "interleaved", "interleaved-zb", "looped-bfs"};
+  return std::find(std::begin(chunked), std::end(chunked), schedule) == std::end(chunked) ? 1 : 2;
+}
+
 // All choices of plan(), without its pruning.
 std::vector<Choice> every_choice(const Machine& machine, const Options& options) {
   std::vector<Choice> all;
@@ -101,9 +107,7 @@ TEST(Planner, TheTimeOfAPipelineIsThatOfItsSimulation) {
   for (unsigned seed = 0; seed < 5; ++seed)
     for (const std::string_view name : schedules()) {
       const Model model = random_model(seed, 13);
-      const bool chunked = name.find("inter") == 0 || name.find("looped") == 0 || name == "zb-v" ||
-                           name == "v-half" || name == "v-min" || name == "dualpipe-v";
-      const int chunks = chunked ? 2 : 1;
+      const int chunks = chunks_of(name);
       schedule::Schedule made = schedule::generate(name, {.ranks = 4, .microbatches = 9, .chunks = chunks});
       const auto cut = partition::balance_exactly(model.profile, static_cast<std::size_t>(4 * chunks));
       schedule::Costs costs = partition::costs_of(cut);
@@ -138,11 +142,9 @@ TEST(Planner, ManyMicrobatchesAreExtendedFromFewer) {
   for (unsigned seed = 0; seed < 3; ++seed)
     for (const std::string_view name : schedules()) {
       const Model model = random_model(seed, 16);
-      const bool chunked = name == "zb-v" || name == "v-half" || name == "v-min" || name == "dualpipe-v" ||
-                           name == "interleaved" || name == "interleaved-zb" || name == "looped-bfs";
       const auto plan_of = [&](int microbatches) {
         return predict(model, machine, {.global_batch = microbatches},
-                       {.grid = {.pipeline = 4}, .schedule = std::string(name), .chunks = chunked ? 2 : 1});
+                       {.grid = {.pipeline = 4}, .schedule = std::string(name), .chunks = chunks_of(name)});
       };
       // 505 micro-batches are simulated, 4,501 are not. A round more takes as long as the one before.
       const Plan whole = plan_of(501), next = plan_of(505), extended = plan_of(501 + 4 * 1000);
