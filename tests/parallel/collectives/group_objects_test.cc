@@ -13,17 +13,8 @@ WEFT_CODEC(Progress, name, losses)
 class Objects : public OfFew {};
 INSTANTIATE_TEST_SUITE_P(Backends, Objects, ::testing::Values(Backend::messages));
 
-template <class T, class F>
-std::vector<T> at_all(const std::vector<Group>& groups, F f) {
-  std::vector<rpc::Future<T>> futures;
-  for (const Group& group : groups) futures.push_back(f(group));
-  std::vector<T> results;
-  for (auto& future : futures) results.push_back(got(std::move(future)));
-  return results;
-}
-
 TEST_P(Objects, AreGatheredByRank) {
-  const auto all = at_all<std::vector<Progress>>(groups, [](const Group& group) {
+  const auto all = at_all(groups, [](const Group& group) {
     return group.all_gather_object(Progress{"of " + std::to_string(group.rank()), {0.5 * group.rank()}});
   });
   for (const auto& each : all)
@@ -31,47 +22,35 @@ TEST_P(Objects, AreGatheredByRank) {
       EXPECT_EQ(each[rank].name, "of " + std::to_string(rank));
       EXPECT_EQ(each[rank].losses, std::vector<double>{0.5 * rank});
     }
-  const auto at_root = at_all<std::vector<int>>(
-      groups, [](const Group& group) { return group.gather_object(10 + group.rank(), 2); });
+  const auto at_root =
+      at_all(groups, [](const Group& group) { return group.gather_object(10 + group.rank(), 2); });
   EXPECT_TRUE(at_root[0].empty() && at_root[1].empty());
   EXPECT_EQ(at_root[2], (std::vector{10, 11, 12}));
 }
 
-TEST_P(Objects, AreBroadcastFromTheRoot) {
-  const auto names = at_all<std::string>(groups, [](const Group& group) {
-    return group.broadcast_object("from " + std::to_string(group.rank()), 1);
-  });
-  EXPECT_EQ(names, (std::vector<std::string>(3, "from 1")));
-  const auto parts = at_all<int>(groups, [](const Group& group) {
-    return group.scatter_object(group.rank() == 0 ? std::vector{7, 8, 9} : std::vector<int>{}, 0);
-  });
-  EXPECT_EQ(parts, (std::vector{7, 8, 9}));
-}
-
 TEST_P(Objects, StayWithinASubgroup) {
-  std::vector<rpc::Future<std::optional<Group>>> splits;
-  for (const Group& group : groups)
-    splits.push_back(group.split(group.rank() == 1 ? std::nullopt : std::optional(0)));
   std::vector<Group> some;
-  for (auto& each : splits)
-    if (auto group = got(std::move(each))) some.push_back(*group);
+  for (const auto& part : at_all(groups, [](const Group& group) {
+         return group.split(group.rank() == 1 ? std::nullopt : std::optional(0));
+       }))
+    if (part) some.push_back(*part);
   ASSERT_EQ(some.size(), 2U);
-  const auto from_last = at_all<std::string>(some, [](const Group& group) {
+  const auto from_last = at_all(some, [](const Group& group) {
     return group.broadcast_object("from " + group.members()[std::size_t(group.rank())], 1);
   });
   EXPECT_EQ(from_last, (std::vector<std::string>(2, "from worker2")));
-  const auto all = at_all<std::vector<int>>(
-      some, [](const Group& group) { return group.all_gather_object(10 + group.rank()); });
+  const auto all =
+      at_all(some, [](const Group& group) { return group.all_gather_object(10 + group.rank()); });
   EXPECT_EQ(all, (std::vector(2, std::vector{10, 11})));
 }
 
 TEST_P(Objects, AreExchangedAndReducedInTheOrderOfRanks) {
-  const auto exchanged = at_all<std::vector<std::string>>(groups, [](const Group& group) {
+  const auto exchanged = at_all(groups, [](const Group& group) {
     const std::string self = std::to_string(group.rank());
     return group.all_to_all_object(std::vector{self + " to 0", self + " to 1", self + " to 2"});
   });
   EXPECT_EQ(exchanged[1], (std::vector<std::string>{"0 to 1", "1 to 1", "2 to 1"}));
-  const auto reduced = at_all<std::string>(groups, [](const Group& group) {
+  const auto reduced = at_all(groups, [](const Group& group) {
     return group.all_reduce_object(
         std::to_string(group.rank()),
         [](const std::string& a, const std::string& b) { return "(" + a + b + ")"; });

@@ -171,9 +171,7 @@ TEST(DataParallel, AFailureOfAPartFailsTheForward) {
 }
 
 TEST(DataParallel, RefusesAnEmptyListOfDevices) {
-  const auto error = error_of([] { DataParallel(std::make_shared<Layers>(), {}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
+  expect_error([] { DataParallel(std::make_shared<Layers>(), {}); }, ErrorKind::invalid_argument);
 }
 
 }  // namespace

@@ -59,9 +59,7 @@ TEST_P(Uneven, RanksTrainUntilTheLongestOneEnds) {
       int seen = 0;
       for (auto& batch : ddp.join(batches, {.divide_by_active = by_active})) {
         ++seen;
-        optimizer.zero_grad();
-        torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
-        optimizer.step();
+        train_step(optimizer, ddp, batch);
       }
       EXPECT_EQ(seen, counts[static_cast<std::size_t>(group.rank())]);
       expect_close(values_of(*net), values_of(alone));
@@ -83,8 +81,7 @@ TEST(Join, AStepIsShadowedAfterEachReduction) {
     std::vector<int> without_batch;
     Replica* ddp = nullptr;
   };
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     DistributedDataParallel ddp{group, std::make_shared<Net>(), Options{.bucket_bytes = {200}}};
     Recorder recorder;
     recorder.ddp = &ddp;
@@ -106,31 +103,14 @@ TEST(Join, AStepIsShadowedAfterEachReduction) {
   });
 }
 
-TEST(Join, ThrowsEarlyOnAllRanksOnRequest) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
-    DistributedDataParallel ddp{group, std::make_shared<Net>()};
-    auto batches = batches_of(group.rank(), 2 + group.rank());
-    const auto error = error_of([&] {
-      for (auto& batch : ddp.join(batches, {.throw_early = true}))
-        torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
-    });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-    EXPECT_NE(std::string(error->what()).find("rank 0 has no batch left, but rank 1 has one"),
-              std::string::npos);
-  });
-}
-
 // zero_grad() is the last call in the loop. If the shadows of the first epoch left gradients, they would be
 // added.
 TEST(Join, ASecondEpochStartsWithoutGradients) {
-  Company company(2, Backend::memory);
   for (const bool is_static : {false, true}) {
     const std::vector<int> counts = is_static ? std::vector{0, 2} : std::vector{2, 3};
     Net alone;
     for (const auto& epoch : {counts, std::vector{3, 3}}) train_alone(alone, epoch, [](int) { return 2; });
-    on_ranks(company.groups(), [&](const Group& group) {
+    on_ranks(2, [&](const Group& group) {
       auto net = std::make_shared<Net>();
       DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}, .static_graph = is_static}};
       torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
@@ -153,7 +133,6 @@ class Accumulation : public ::testing::TestWithParam<std::vector<int>> {};
 INSTANTIATE_TEST_SUITE_P(Counts, Accumulation, ::testing::Values(std::vector{2, 4}, std::vector{3, 4}));
 
 TEST_P(Accumulation, IsReducedWithTheLastBatch) {
-  Company company(2, Backend::memory);
   const std::vector<int>& counts = GetParam();
   Net alone;
   torch::optim::SGD alone_optimizer(alone.parameters(), torch::optim::SGDOptions(0.1));
@@ -167,7 +146,7 @@ TEST_P(Accumulation, IsReducedWithTheLastBatch) {
       }
     alone_optimizer.step();
   }
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
     torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
@@ -189,8 +168,7 @@ TEST_P(Accumulation, IsReducedWithTheLastBatch) {
 
 // Both ranks unfreeze a parameter after the first iteration. Rank 0 has no batch for the second one.
 TEST(Join, ARankWithoutABatchFollowsWhatTheProgramHasUnfrozen) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     auto net = std::make_shared<Net>();
     net->middle->weight.requires_grad_(false);
     DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
@@ -216,18 +194,14 @@ TEST(Join, AFailureOfAShadowFailsTheBackwardOfTheOtherRank) {
     const bool fails_;
     int iterations_ = 0;
   };
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     DistributedDataParallel ddp{group, std::make_shared<Net>(), Options{.bucket_bytes = {200}}};
     ddp.set_hook(std::make_shared<FailsSecond>(group.rank() == 0));
     auto batches = batches_of(group.rank(), 1 + group.rank());
-    const auto error = error_of([&] {
+    const auto train = [&] {
       for (auto& batch : ddp.join(batches)) torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
-    });
-    ASSERT_TRUE(error);
-    const std::string text = error->what();
-    EXPECT_NE(text.find(group.rank() == 0 ? "planted" : "backward of rank 0 failed"), std::string::npos)
-        << text;
+    };
+    expect_error(train, {group.rank() == 0 ? "planted" : "backward of rank 0 failed"});
   });
 }
 
@@ -290,8 +264,7 @@ TEST(Join, RanksWithoutABatchDoNotCountInTheResultOfAHook) {
 }
 
 TEST(Join, AllowsOneRangeAtATime) {
-  Company company(1, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(1, [&](const Group& group) {
     DistributedDataParallel ddp{group, std::make_shared<Net>()};
     std::vector<int> some{1, 2};
     {
@@ -303,17 +276,14 @@ TEST(Join, AllowsOneRangeAtATime) {
 }
 
 TEST(Join, TheStateOfAnOptimizerCanBeBroadcast) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net};
     torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     for (int epoch = 0; epoch < 2; ++epoch) {
       auto batches = batches_of(group.rank(), 1 + 2 * group.rank());
       for (auto& batch : ddp.join(batches)) {
-        optimizer.zero_grad();
-        torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
-        optimizer.step();
+        train_step(optimizer, ddp, batch);
       }
       training::broadcast_optimizer_state(group, optimizer, ddp.join_source());
     }
@@ -333,8 +303,7 @@ TEST(Join, BuffersAreThoseOfARankWithABatch) {
     at::Tensor forward(const at::Tensor& x) { return norm(x); }
     torch::nn::BatchNorm1d norm{nullptr};
   };
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     auto module = std::make_shared<Normalized>();
     DistributedDataParallel ddp{group, module};
     std::vector<at::Tensor> batches(static_cast<std::size_t>(1 + 2 * group.rank()), at::ones({4, 5}));
@@ -352,8 +321,7 @@ struct Numbers : torch::data::Dataset<Numbers> {
 };
 
 TEST(Join, AcceptsALoaderOfLibTorch) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     DistributedDataParallel ddp{group, std::make_shared<Net>()};
     // Rank 0 has 3 batches of 2, rank 1 has 5.
     auto loader = torch::data::make_data_loader(

@@ -14,11 +14,8 @@ std::unique_ptr<torch::optim::Optimizer> inner_optimizer(const Net& net) {
   return std::make_unique<torch::optim::AdamW>(net.parameters(), torch::optim::AdamWOptions(0.01));
 }
 
-void inner_step(Net& net, torch::optim::Optimizer& optimizer, int step, int rank) {
-  const Batch batch = Batch::of_step(step, ranks).part(rank, ranks);
-  optimizer.zero_grad();
-  torch::mse_loss(net.forward(batch.data), batch.target).backward();
-  optimizer.step();
+void inner_step(auto& net, torch::optim::Optimizer& optimizer, int step, int rank) {
+  train_step(optimizer, net, Batch::of_step(step, ranks).part(rank, ranks));
 }
 
 // DiLoCo of all ranks in one thread, as in the paper: outer gradients and Nesterov momentum.
@@ -53,11 +50,7 @@ struct Simulation {
   int rounds = 0;
 };
 
-class LocalSgdOf3 : public ::testing::Test {
- protected:
-  Company company{ranks, Backend::memory};
-  std::vector<Group> groups = company.groups();
-};
+class LocalSgdOf3 : public OfRanks<ranks> {};
 
 // The averages of parameters after each step are the steps with averaged gradients, also with momentum.
 TEST_F(LocalSgdOf3, RoundsOfOneStepEqualDistributedDataParallel) {
@@ -72,10 +65,7 @@ TEST_F(LocalSgdOf3, RoundsOfOneStepEqualDistributedDataParallel) {
       ASSERT_TRUE(outer.step());
       outer.reduce(group).get();
       outer.apply();
-      const Batch batch = Batch::of_step(step, ranks).part(group.rank(), ranks);
-      shared.zero_grad();
-      torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
-      shared.step();
+      inner_step(ddp, shared, step, group.rank());
       expect_close(values_of(*averaged), values_of(*replicated));
     }
     EXPECT_EQ(outer.rounds(), 6U);
@@ -208,10 +198,7 @@ TEST_F(LocalSgdOf3, APartOfLaterInnerStepsIsKept) {
 TEST(LocalSgdOptionsOf, AreChecked) {
   const Tensors parameters{at::zeros({2}), at::zeros({3})};
   const auto refused = [&](const Tensors& of, const LocalSgdOptions& options, const std::string& words) {
-    const auto error = error_of([&] { LocalSgd(of, options); });
-    ASSERT_TRUE(error) << words;
-    EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
-    EXPECT_NE(std::string(error->what()).find(words), std::string::npos) << error->what();
+    expect_error([&] { LocalSgd(of, options); }, ErrorKind::invalid_argument, {words});
   };
   refused({}, {}, "0 parameters, expected 1 or more");
   refused(parameters, {.interval = 0}, "interval 0, expected 1 or more");

@@ -1,8 +1,6 @@
 // Mixed precision of a DistributedDataParallel: the types that forward sees, and the same algorithm by hand.
 #include <weft/parallel/data_parallel/low_precision.h>
 
-#include <weft/dist_autograd/activation_checkpoint.h>
-
 #include "tests/parallel/data_parallel/ranks.h"
 
 namespace weft::data_parallel::low_precision_test {
@@ -10,6 +8,8 @@ namespace {
 
 using namespace testing;
 using Tensors = std::vector<at::Tensor>;
+
+const Options in_bfloat16{.bucket_bytes = {200}, .mixed_precision = {.parameters = at::kBFloat16}};
 
 at::Tensor input(int rank) { return at::arange(10).view({2, 5}) * (rank + 1) / 10.0; }
 
@@ -125,11 +125,7 @@ TEST_P(MixedPrecisionTraining, EqualsTheAlgorithmInOneProcess) {
   }
 }
 
-class MixedPrecisionOfTwo : public ::testing::Test {
- protected:
-  Company company{2, Backend::memory};
-  std::vector<Group> groups = company.groups();
-};
+class MixedPrecisionOfTwo : public OfRanks<2> {};
 
 struct Sample {
   at::Tensor x;
@@ -204,15 +200,12 @@ TEST_F(MixedPrecisionOfTwo, TheLossMayUseAParameter) {
   expected[0] += 3 * alone.first->weight.detach();
   on_ranks(groups, [&](const Group& group) {
     auto net = std::make_shared<Net>(1, at::kFloat);
-    DistributedDataParallel ddp{
-        group, net, {.bucket_bytes = {200}, .mixed_precision = {.parameters = at::kBFloat16}}};
+    DistributedDataParallel ddp{group, net, in_bfloat16};
     for (int i = 0; i < 3; ++i) {
       net->zero_grad(i % 2 == 0);
       const at::Tensor output = ddp.forward(input(group.rank()));
       (output.sum() + penalty(*net, group.rank())).backward();
-      Tensors gradients;
-      for (const at::Tensor& parameter : net->parameters()) gradients.push_back(parameter.grad());
-      expect_close(gradients, expected, 1e-6);
+      expect_close(gradients_of(*net), expected, 1e-6);
     }
   });
 }
@@ -228,8 +221,7 @@ TEST_F(MixedPrecisionOfTwo, AGraphMayHaveSeveralForwardsAndBackwards) {
   for (at::Tensor& gradient : once) gradient /= 2;
   on_ranks(groups, [&](const Group& group) {
     auto net = std::make_shared<Net>(1, at::kFloat);
-    DistributedDataParallel ddp{
-        group, net, {.bucket_bytes = {200}, .mixed_precision = {.parameters = at::kBFloat16}}};
+    DistributedDataParallel ddp{group, net, in_bfloat16};
     const at::Tensor loss =
         ddp.forward(input(group.rank())).sum() + ddp.forward(input(group.rank() + 2)).sum();
     {
@@ -246,28 +238,18 @@ TEST_F(MixedPrecisionOfTwo, AGraphMayHaveSeveralForwardsAndBackwards) {
 }
 
 TEST_F(MixedPrecisionOfTwo, ARecomputedCheckpointUsesTheSameType) {
-  struct Checkpointed : torch::nn::Module {
-    explicit Checkpointed(std::shared_ptr<Net> n) { net = register_module("net", std::move(n)); }
-    at::Tensor forward(at::Tensor x) {
-      const at::Tensor hidden = torch::tanh(net->first(x));
-      return net->last(torch::tanh(dist_autograd::activation_checkpoint(*net->middle, hidden)));
-    }
-    std::shared_ptr<Net> net;
-  };
   on_ranks(groups, [&](const Group& group) {
     std::vector<Tensors> gradients;
-    const Options options{.bucket_bytes = {200}, .mixed_precision = {.parameters = at::kBFloat16}};
     for (const bool is_checkpointed : {false, true}) {
       auto net = std::make_shared<Net>(1, at::kFloat);
       if (is_checkpointed) {
-        DistributedDataParallel ddp{group, std::make_shared<Checkpointed>(net), options};
+        DistributedDataParallel ddp{group, std::make_shared<Checkpointed>(net), in_bfloat16};
         ddp.forward(input(group.rank())).sum().backward();
       } else {
-        DistributedDataParallel ddp{group, net, options};
+        DistributedDataParallel ddp{group, net, in_bfloat16};
         ddp.forward(input(group.rank())).sum().backward();
       }
-      gradients.emplace_back();
-      for (const at::Tensor& parameter : net->parameters()) gradients.back().push_back(parameter.grad());
+      gradients.push_back(gradients_of(*net));
     }
     expect_equal(gradients[0], gradients[1]);
   });

@@ -41,8 +41,7 @@ TEST_P(InBackward, EqualsAStepAfterBackward) {
   const at::ScalarType dtype = way == Way::low_precision ? at::kFloat : at::kDouble;
   Options options{.bucket_bytes = {200}, .overlap = way == Way::after ? Overlap::after : Overlap::group};
   if (way == Way::low_precision) options.mixed_precision.parameters = at::kBFloat16;
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&, adam = adam, way = way](const Group& group) {
+  on_ranks(2, [&, adam = adam, way = way](const Group& group) {
     std::vector<std::vector<at::Tensor>> values;
     for (const bool in_backward : {false, true}) {
       auto net = std::make_shared<Net>(1, dtype);
@@ -76,8 +75,7 @@ TEST_P(InBackward, EqualsAStepAfterBackward) {
 // The one rank waits for the reduction of the last layer before it computes the gradients of the middle
 // layer.
 TEST(InBackwardOfOne, StepsBeforeBackwardEnds) {
-  Company company(1, Backend::memory);
-  on_ranks(company.groups(), [](const Group& group) {
+  on_ranks(1, [](const Group& group) {
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {1}, .overlap = Overlap::group}};
     const OptimizerInBackward optimizer(
@@ -101,8 +99,7 @@ TEST(InBackwardOfTwo, TheLongestRankOfAJoinDeterminesTheParameters) {
     for (int rank = step < 2 ? 0 : 1; rank < 2; ++rank) (loss_of(alone, 2 * step, rank) / 2).backward();
     own->step();
   }
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
     const OptimizerInBackward optimizer(
@@ -114,8 +111,7 @@ TEST(InBackwardOfTwo, TheLongestRankOfAJoinDeterminesTheParameters) {
 }
 
 TEST(InBackwardOfTwo, ContinuesFromASavedState) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [](const Group& group) {
+  on_ranks(2, [](const Group& group) {
     std::vector<std::vector<at::Tensor>> values;
     for (const bool interrupted : {false, true}) {
       auto net = std::make_shared<Net>();
@@ -143,8 +139,7 @@ TEST(InBackwardOfTwo, ContinuesFromASavedState) {
 
 // The program steps the ignored parameter itself, with the gradient of its rank.
 TEST(InBackwardOfTwo, AnIgnoredParameterIsNotStepped) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [](const Group& group) {
+  on_ranks(2, [](const Group& group) {
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net, Options{.ignored = {"last.bias"}}};
     const OptimizerInBackward optimizer(

@@ -3,7 +3,6 @@
 #include <weft/parallel/data_parallel/negotiated/all_reduce_optimizer.h>
 #include <weft/parallel/data_parallel/sync_batch_norm.h>
 #include <weft/parallel/training/broadcast_state.h>
-#include <weft/parallel/training/unscale.h>
 
 #include <array>
 #include <functional>
@@ -18,12 +17,6 @@ namespace {
 using namespace testing;
 using Tensors = std::vector<at::Tensor>;
 
-const Options several_buckets{.bucket_bytes = {200}, .overlap = Overlap::group};
-
-Options with_static_graph(bool is_static) {
-  return {.bucket_bytes = {200}, .overlap = Overlap::group, .static_graph = is_static};
-}
-
 at::Tensor input(int rank) { return at::arange(10, at::kDouble).view({2, 5}) * (rank + 1) / 10; }
 
 // Sets values that are equal on all ranks and in one process.
@@ -36,57 +29,7 @@ void fill(torch::nn::Module& module) {
   }
 }
 
-Tensors gradients_of(const torch::nn::Module& module) {
-  Tensors gradients;
-  for (const at::Tensor& parameter : module.parameters()) {
-    const at::Tensor& gradient = parameter.grad();
-    gradients.push_back(gradient.defined() ? gradient.clone() : gradient);
-  }
-  return gradients;
-}
-
-// The means of the modules' gradients. Undefined if no module has a gradient.
-template <class Module>
-Tensors mean_gradients(const std::vector<std::shared_ptr<Module>>& modules) {
-  Tensors means;
-  for (const auto& module : modules) {
-    const Tensors gradients = gradients_of(*module);
-    means.resize(gradients.size());
-    for (std::size_t i = 0; i < gradients.size(); ++i) {
-      if (!gradients[i].defined()) continue;
-      const at::Tensor part = gradients[i] / static_cast<double>(modules.size());
-      means[i] = means[i].defined() ? means[i] + part : part;
-    }
-  }
-  return means;
-}
-
-// Returns the means of the gradients that f(net, rank) computes for the Net of each rank.
-Tensors means_of(int ranks, const std::function<void(Net&, int)>& f) {
-  std::vector<std::shared_ptr<Net>> nets;
-  for (int rank = 0; rank < ranks; ++rank) {
-    nets.push_back(std::make_shared<Net>());
-    f(*nets.back(), rank);
-  }
-  return mean_gradients(nets);
-}
-
-void expect_gradients(const torch::nn::Module& module, const Tensors& expected) {
-  const Tensors gradients = gradients_of(module);
-  ASSERT_EQ(gradients.size(), expected.size());
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    ASSERT_EQ(gradients[i].defined(), expected[i].defined()) << "parameter " << i;
-    if (expected[i].defined()) {
-      EXPECT_TRUE(at::allclose(gradients[i], expected[i], 1e-10, 1e-10)) << "parameter " << i;
-    }
-  }
-}
-
-class ReplicaParity : public ::testing::Test {
- protected:
-  Company company{2, Backend::memory};
-  std::vector<Group> groups = company.groups();
-};
+class ReplicaParity : public OfRanks<2> {};
 
 // --- Modules, arguments and outputs ---
 
@@ -362,30 +305,6 @@ TEST_F(ReplicaParity, AHookReducesAnAccumulation) {
   });
 }
 
-TEST_F(ReplicaParity, AScaledLossTrainsAsAnUnscaledOne) {
-  Net alone;
-  torch::optim::SGD own(alone.parameters(), 0.1);
-  for (int step = 0; step < 4; ++step) {
-    const Batch batch = Batch::of_step(step, 2);
-    own.zero_grad();
-    torch::mse_loss(alone.forward(batch.data), batch.target).backward();
-    own.step();
-  }
-  on_ranks(groups, [&](const Group& group) {
-    auto net = std::make_shared<Net>();
-    DistributedDataParallel ddp{group, net, several_buckets};
-    torch::optim::SGD optimizer(net->parameters(), 0.1);
-    for (int step = 0; step < 4; ++step) {
-      const Batch batch = Batch::of_step(step, 2).part(group.rank(), 2);
-      optimizer.zero_grad();
-      (1024 * torch::mse_loss(ddp.forward(batch.data), batch.target)).backward();
-      EXPECT_TRUE(training::unscale_gradients(group, optimizer, 1024));
-      optimizer.step();
-    }
-    expect_close(values_of(*net), values_of(alone));
-  });
-}
-
 // --- Evaluation, buffers, failures and groups ---
 
 TEST_F(ReplicaParity, OneRankMayEvaluateAlone) {
@@ -449,12 +368,11 @@ TEST_F(ReplicaParity, AfterAFailedBackwardAnotherReplicaMayTrainTheModule) {
 }
 
 TEST(ReplicaGroups, MayShrinkAndGrow) {
-  Company company(3, Backend::memory);
   const auto means = [](int ranks, bool all) {
     return means_of(ranks, [all](Net& net, int rank) { net.forward(input(rank), all).sum().backward(); });
   };
   const Tensors of_two = means(2, true), without_the_middle = means(2, false), of_three = means(3, true);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(3, [&](const Group& group) {
     const int rank = group.rank();
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net, several_buckets};
@@ -559,17 +477,14 @@ TEST_F(ReplicaParity, AJoinThatThrowsEarlyLeavesEqualModels) {
     torch::optim::SGD optimizer(layers->parameters(), 0.1);
     std::vector<int> steps(static_cast<std::size_t>(2 + 2 * group.rank()));
     int made = 0;
-    const auto error = error_of([&] {
-      for (const int each : ddp.join(steps, {.throw_early = true})) {
-        const Batch batch = Batch::of_step(each + made, 2).part(group.rank(), 2);
-        optimizer.zero_grad();
-        torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
-        optimizer.step();
-        ++made;
-      }
-    });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+    expect_error(
+        [&] {
+          for (const int each : ddp.join(steps, {.throw_early = true})) {
+            train_step(optimizer, ddp, Batch::of_step(each + made, 2).part(group.rank(), 2));
+            ++made;
+          }
+        },
+        ErrorKind::failed_precondition, {"rank 0 has no batch left, but rank 1 has one"});
     EXPECT_EQ(made, 2);
     double sum = 0;
     for (const at::Tensor& value : values_of(*layers)) sum += value.sum().item<double>();
@@ -735,8 +650,7 @@ TEST(AllReduceParity, SubgroupsReduceTensorGroupsAndSparseTensors) {
 }
 
 TEST(AllReduceParity, StateAndOptionsOfAnOptimizerAreBroadcastFromTheRoot) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [](const Group& group) {
+  on_ranks(2, [](const Group& group) {
     Net net;
     torch::optim::Adam adam(
         net.parameters(),

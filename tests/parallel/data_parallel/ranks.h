@@ -1,14 +1,13 @@
 // Ranks of a data parallel job as threads of one process, and helpers that their tests share.
 #pragma once
 
+#include <weft/dist_autograd/activation_checkpoint.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
 
 #include <torch/torch.h>
 
-#include <exception>
 #include <functional>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "tests/parallel/collectives/company.h"
@@ -18,26 +17,17 @@ namespace weft::data_parallel::testing {
 using collectives::Group;
 using collectives::testing::Backend;
 using collectives::testing::Company;
+using collectives::testing::on_ranks;
 using rpc::ErrorKind;
 using test::error_of;
 
-// Runs f(group) for each rank, in a thread each, and rethrows the first error.
-template <class F>
-void on_ranks(const std::vector<Group>& groups, F f) {
-  std::vector<std::exception_ptr> errors(groups.size());
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < groups.size(); ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        f(groups[rank]);
-      } catch (...) {
-        errors[rank] = std::current_exception();
-      }
-    });
-  for (auto& thread : threads) thread.join();
-  for (const auto& error : errors)
-    if (error != nullptr) std::rethrow_exception(error);
-}
+// A company of this number of ranks.
+template <int ranks>
+class OfRanks : public ::testing::Test {
+ protected:
+  Company company{ranks, Backend::memory};
+  std::vector<Group> groups = company.groups();
+};
 
 // Three layers, of which a forward may leave out the middle one. Equal weights for equal seeds.
 struct Net : torch::nn::Module {
@@ -58,6 +48,16 @@ struct Net : torch::nn::Module {
   torch::nn::Linear first{nullptr}, middle{nullptr}, last{nullptr};
 };
 
+// A Net that recomputes its middle layer in backward.
+struct Checkpointed : torch::nn::Module {
+  explicit Checkpointed(std::shared_ptr<Net> n) { net = register_module("net", std::move(n)); }
+  at::Tensor forward(at::Tensor x) {
+    const at::Tensor hidden = torch::tanh(net->first(x));
+    return net->last(torch::tanh(dist_autograd::activation_checkpoint(*net->middle, hidden)));
+  }
+  std::shared_ptr<Net> net;
+};
+
 // The batch of a step for all ranks together. part() returns that of one rank.
 struct Batch {
   at::Tensor data, target;
@@ -70,10 +70,69 @@ struct Batch {
   Batch part(int rank, int ranks) const { return {data.chunk(ranks)[rank], target.chunk(ranks)[rank]}; }
 };
 
+// Runs a step of the optimizer on the gradients of a batch.
+void train_step(torch::optim::Optimizer& optimizer, auto& forward, const Batch& batch) {
+  optimizer.zero_grad();
+  torch::mse_loss(forward.forward(batch.data), batch.target).backward();
+  optimizer.step();
+}
+
 inline std::vector<at::Tensor> values_of(const torch::nn::Module& module) {
   std::vector<at::Tensor> values;
   for (const at::Tensor& parameter : module.parameters()) values.push_back(parameter.detach().clone());
   return values;
+}
+
+inline Options with_static_graph(bool is_static) {
+  return {.bucket_bytes = {200}, .overlap = Overlap::group, .static_graph = is_static};
+}
+inline const Options several_buckets = with_static_graph(false);
+
+// Copies; undefined for parameters without a gradient.
+inline std::vector<at::Tensor> gradients_of(const torch::nn::Module& module) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : module.parameters()) {
+    const at::Tensor& gradient = parameter.grad();
+    gradients.push_back(gradient.defined() ? gradient.clone() : gradient);
+  }
+  return gradients;
+}
+
+// The means of the modules' gradients. Undefined if no module has a gradient.
+template <class Module>
+std::vector<at::Tensor> mean_gradients(const std::vector<std::shared_ptr<Module>>& modules) {
+  std::vector<at::Tensor> means;
+  for (const auto& module : modules) {
+    const auto gradients = gradients_of(*module);
+    means.resize(gradients.size());
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      if (!gradients[i].defined()) continue;
+      const at::Tensor part = gradients[i] / static_cast<double>(modules.size());
+      means[i] = means[i].defined() ? means[i] + part : part;
+    }
+  }
+  return means;
+}
+
+// Returns the means of the gradients that f(net, rank) computes for the Net of each rank.
+inline std::vector<at::Tensor> means_of(int ranks, const std::function<void(Net&, int)>& f) {
+  std::vector<std::shared_ptr<Net>> nets;
+  for (int rank = 0; rank < ranks; ++rank) {
+    nets.push_back(std::make_shared<Net>());
+    f(*nets.back(), rank);
+  }
+  return mean_gradients(nets);
+}
+
+inline void expect_gradients(const torch::nn::Module& module, const std::vector<at::Tensor>& expected) {
+  const auto gradients = gradients_of(module);
+  ASSERT_EQ(gradients.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(gradients[i].defined(), expected[i].defined()) << "parameter " << i;
+    if (expected[i].defined()) {
+      EXPECT_TRUE(at::allclose(gradients[i], expected[i], 1e-12, 1e-12)) << "parameter " << i;
+    }
+  }
 }
 
 inline void expect_close(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b,
@@ -83,6 +142,26 @@ inline void expect_close(const std::vector<at::Tensor>& a, const std::vector<at:
     EXPECT_TRUE(at::allclose(a[i], b[i], tolerance, tolerance)) << "tensor " << i << "\n"
                                                                 << a[i] << "\n"
                                                                 << b[i];
+}
+
+inline void expect_words(const rpc::Error& error, const std::vector<std::string>& words) {
+  const std::string text = error.what();
+  for (const std::string& word : words)
+    EXPECT_NE(text.find(word), std::string::npos) << "'" << word << "' in: " << text;
+}
+// Expects that f fails with an error whose text has all words.
+template <class F>
+void expect_error(F f, const std::vector<std::string>& words) {
+  const auto error = error_of(f);
+  ASSERT_TRUE(error);
+  expect_words(*error, words);
+}
+template <class F>
+void expect_error(F f, ErrorKind kind, const std::vector<std::string>& words = {}) {
+  const auto error = error_of(f);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), kind) << error->what();
+  expect_words(*error, words);
 }
 
 }  // namespace weft::data_parallel::testing

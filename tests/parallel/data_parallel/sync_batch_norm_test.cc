@@ -29,11 +29,7 @@ at::Tensor part(const at::Tensor& whole, int rank) {
   return whole.narrow(0, begin, rows_of(rank));
 }
 
-class SyncedNorm : public ::testing::Test {
- protected:
-  Company company{ranks, Backend::memory};
-  std::vector<Group> groups = company.groups();
-};
+class SyncedNorm : public OfRanks<ranks> {};
 
 torch::nn::BatchNormOptions options_of(std::optional<double> momentum = 0.1) {
   return torch::nn::BatchNormOptions(2).momentum(momentum);
@@ -149,10 +145,8 @@ TEST_F(SyncedNorm, ConversionRefusesMembersOfOtherModules) {
     torch::nn::BatchNorm1d norm{nullptr};
   };
   Member module;
-  const auto error = error_of([&] { convert_sync_batch_norm(module, groups[0]); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-  EXPECT_NE(std::string(error->what()).find("norm is a member"), std::string::npos);
+  expect_error([&] { convert_sync_batch_norm(module, groups[0]); }, ErrorKind::failed_precondition,
+               {"norm is a member"});
 }
 
 // Under a DistributedDataParallel, joined: rank 0 has one batch less.

@@ -8,8 +8,7 @@ namespace {
 using namespace data_parallel::testing;
 
 TEST(BroadcastParameters, GivesAllRanksTheRootsParameters) {
-  Company company(3, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(3, [&](const Group& group) {
     Net net(static_cast<std::uint64_t>(10 + group.rank()));
     broadcast_parameters(group, net, 1);
     expect_close(values_of(net), values_of(Net(11)), 0);
@@ -28,8 +27,7 @@ TEST(BroadcastParameters, GivesAllRanksTheRootsParameters) {
 }
 
 TEST(BroadcastParameters, NamesTheFirstDifference) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     torch::OrderedDict<std::string, at::Tensor> tensors;
     tensors.insert("a", at::ones({2}));
     tensors.insert(group.rank() == 0 ? "b" : "c", at::ones({2}));
@@ -71,8 +69,7 @@ TEST(BroadcastParameters, RefusesOtherShapesAndDtypesOnAllRanks) {
 
 // Memory formats may differ, for example if only one rank has converted its model.
 TEST(BroadcastParameters, KeepsTheStridesOfEachRank) {
-  Company company(3, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(3, [&](const Group& group) {
     const at::Tensor values = at::arange(2 * 3 * 4 * 5).to(at::kFloat).view({2, 3, 4, 5});
     torch::OrderedDict<std::string, at::Tensor> tensors;
     const auto format = group.rank() == 0 ? at::MemoryFormat::Contiguous : at::MemoryFormat::ChannelsLast;
@@ -87,9 +84,8 @@ TEST(BroadcastParameters, KeepsTheStridesOfEachRank) {
 
 // LBFGS's state after one iteration has undefined tensors until its history is full.
 TEST(BroadcastOptimizerState, OfLbfgsWithAHistoryThatIsNotFull) {
-  Company company(2, Backend::memory);
   std::vector<std::vector<at::Tensor>> values(2);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     const auto rank = static_cast<std::size_t>(group.rank());
     Net net(10 + rank);
     torch::optim::LBFGS optimizer(net.parameters(),

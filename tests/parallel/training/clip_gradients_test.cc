@@ -9,11 +9,9 @@ using namespace data_parallel::testing;
 
 // Only rank 0 has a complex and a sparse gradient.
 TEST(ClipGradients, MayBeComplexOrSparse) {
-  Company company(2, Backend::memory);
-  const auto groups = company.groups();
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double p : {1.0, 2.0, 3.5, infinity})
-    on_ranks(groups, [&](const Group& group) {
+    on_ranks(2, [&](const Group& group) {
       const at::Tensor dense = at::tensor({1.0, -2.0}, at::kDouble);
       const at::Tensor complex =
           at::complex(at::tensor({3.0, 0.0}, at::kDouble), at::tensor({4.0, -1.0}, at::kDouble));
@@ -33,10 +31,8 @@ TEST(ClipGradients, MayBeComplexOrSparse) {
 }
 
 TEST(ClipGradients, ANormThatIsNotFiniteIsReturnedOnAllRanks) {
-  Company company(2, Backend::memory);
-  const auto groups = company.groups();
   for (const double p : {2.0, std::numeric_limits<double>::infinity()})
-    on_ranks(groups, [&](const Group& group) {
+    on_ranks(2, [&](const Group& group) {
       const at::Tensor gradient = at::ones({3});
       if (group.rank() == 1) gradient[1] = std::nan("");
       EXPECT_TRUE(std::isnan(clip_gradients({gradient}, {gradient}, {group}, 1, p)));

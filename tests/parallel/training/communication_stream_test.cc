@@ -50,13 +50,7 @@ class OnDevices : public ::testing::Test, protected collectives::testing::FakeDe
   // Runs f(group, agent) for each rank in a thread, while the devices work.
   template <class F>
   void on_all(F f) {
-    std::atomic<bool> over{false};
-    std::thread running([&] {
-      EXPECT_NO_THROW(on_ranks(groups, [&](const Group& group) { f(group, company->agent(group.rank())); }));
-      over = true;
-    });
-    work_until([&] { return over.load(); });
-    running.join();
+    work_on_ranks(groups, [&](const Group& group) { f(group, company->agent(group.rank())); });
   }
   static std::vector<at::Tensor> on_cpu(const std::vector<at::Tensor>& tensors) {
     std::vector<at::Tensor> values;

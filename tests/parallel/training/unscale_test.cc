@@ -7,11 +7,7 @@ namespace {
 
 using namespace data_parallel::testing;
 
-class Unscale : public ::testing::Test {
- protected:
-  Company company{3, Backend::memory};
-  std::vector<Group> groups = company.groups();
-};
+class Unscale : public OfRanks<3> {};
 
 TEST_F(Unscale, DividesTheGradientsOfAnOptimizer) {
   on_ranks(groups, [&](const Group& group) {

@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 
-#include "tests/parallel/data_parallel/ranks.h"
+#include "tests/parallel/data_parallel/hooks/hooks.h"
 
 namespace weft::data_parallel::cast_hook_test {
 namespace {
@@ -10,30 +10,16 @@ using namespace testing;
 // The reference in one process: rounds each rank's gradients, averages them in float32 and rounds again.
 TEST(CastHook, EqualsTheSameRoundingInOneProcess) {
   constexpr int ranks = 3;
-  Company company(ranks, Backend::memory);
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
-    std::vector<at::Tensor> expected;
-    for (int rank = 0; rank < ranks; ++rank) {
-      Net net(1, at::kFloat);
-      net.forward(at::full({2, 5}, rank + 1.0)).sum().backward();
-      const auto parameters = net.parameters();
-      expected.resize(parameters.size());
-      for (std::size_t i = 0; i < parameters.size(); ++i) {
-        const at::Tensor rounded = parameters[i].grad().to(dtype).to(at::kFloat);
-        expected[i] = rank == 0 ? rounded : expected[i] + rounded;
-      }
-    }
-    for (at::Tensor& sum : expected) sum = (sum / ranks).to(dtype).to(at::kFloat);
-    on_ranks(company.groups(), [&](const Group& group) {
+    const Tensors expected = rounded_averages(ranks, dtype);
+    on_ranks(ranks, [&](const Group& group) {
       auto net = std::make_shared<Net>(1, at::kFloat);
       DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
       ddp.set_hook(std::make_shared<CastHook>(dtype));
       for (int i = 0; i < 3; ++i) {
         net->zero_grad();
         ddp.forward(at::full({2, 5}, group.rank() + 1.0)).sum().backward();
-        const auto parameters = net->parameters();
-        for (std::size_t j = 0; j < parameters.size(); ++j)
-          EXPECT_TRUE(at::equal(parameters[j].grad(), expected[j])) << dtype << " " << j;
+        expect_close(gradients_of(*net), expected, 0);
       }
     });
   }
@@ -45,8 +31,7 @@ TEST(CastHook, RefusesOtherTypes) {
 }
 
 TEST(CastHook, GradientsOfItsTypeKeepTheirBits) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [](const Group& group) {
+  on_ranks(2, [](const Group& group) {
     torch::nn::Linear layer(torch::nn::LinearOptions(1, 1).bias(false));
     DistributedDataParallel ddp{group, layer};
     ddp.set_hook(std::make_shared<CastHook>(at::kFloat));
@@ -63,14 +48,13 @@ TEST(CastHook, ComplexGradientsArePairsOfNarrowNumbers) {
     at::Tensor phases;
   };
   const auto input = [](int rank) { return at::complex(at::rand({3}), at::rand({3})) * (rank + 1); };
-  Company company(2, Backend::memory);
   torch::manual_seed(3);
   const std::vector<at::Tensor> inputs{input(0), input(1)};
   at::Tensor expected = at::zeros({3, 2});
   for (const at::Tensor& x : inputs)
     expected += at::view_as_real(x.conj().resolve_conj()).to(at::kBFloat16).to(at::kFloat);
   expected = (expected / 2).to(at::kBFloat16).to(at::kFloat);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     auto module = std::make_shared<Phases>();
     DistributedDataParallel ddp{group, module};
     ddp.set_hook(std::make_shared<CastHook>(at::kBFloat16));

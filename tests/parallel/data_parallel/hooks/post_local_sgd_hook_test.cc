@@ -11,24 +11,9 @@ using namespace testing;
 const Shapes shapes = {{4, 3}, {5}};
 
 // Four ranks in two subgroups.
-class PostLocalSgd : public ::testing::Test {
- protected:
-  Company company{4, Backend::memory};
-  std::vector<Group> groups = company.groups();
-};
+class PostLocalSgd : public OfRanks<4> {};
 
 Group half_of(const Group& group) { return group.split(group.rank() / 2).get().value(); }
-
-Tensors mean_of_ranks(int first, int last, int iteration, at::ScalarType dtype) {
-  std::vector<Tensors> all(shapes.size());
-  for (int rank = first; rank < last; ++rank) {
-    const Tensors own = gradients_of(shapes, rank, iteration, dtype);
-    for (std::size_t i = 0; i < own.size(); ++i) all[i].push_back(own[i]);
-  }
-  Tensors means;
-  for (const Tensors& some : all) means.push_back(mean(some));
-  return means;
-}
 
 TEST_F(PostLocalSgd, AveragesWithinTheSubgroupFromTheStartOn) {
   on_ranks(groups, [&](const Group& group) {
@@ -41,8 +26,8 @@ TEST_F(PostLocalSgd, AveragesWithinTheSubgroupFromTheStartOn) {
         if (iteration == 4) copy_state(hook, resumed);
         expect_close(reduce(iteration < 4 ? hook : resumed, group, bucket,
                             gradients_of(shapes, group.rank(), iteration, dtype)),
-                     iteration < 2 ? mean_of_ranks(0, 4, iteration, dtype)
-                                   : mean_of_ranks(first, first + 2, iteration, dtype));
+                     iteration < 2 ? mean_of(shapes, 4, iteration, dtype)
+                                   : mean_of_ranks(shapes, first, first + 2, iteration, dtype));
       }
     }
   });
@@ -98,10 +83,7 @@ TEST_F(PostLocalSgd, TrainsLikeAveragedCopies) {
     PeriodicModelAverager averager({{period, group}}, start);
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     for (int step = 0; step < steps; ++step) {
-      const Batch batch = Batch::of_step(step, 4).part(group.rank(), 4);
-      optimizer.zero_grad();
-      torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
-      optimizer.step();
+      train_step(optimizer, ddp, Batch::of_step(step, 4).part(group.rank(), 4));
       averager.step(net->parameters());
       const auto& now = expected[static_cast<std::size_t>(step)];
       expect_close(values_of(*net), now[static_cast<std::size_t>(group.rank() / 2)]);

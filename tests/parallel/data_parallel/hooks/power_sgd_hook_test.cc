@@ -81,7 +81,6 @@ TEST(PowerSgdHook, EqualsTheAlgorithmInOneProcess) {
 }
 
 TEST(PowerSgdHook, BatchedCompressesTheWholeBucketAsASquare) {
-  Company company(2, Backend::memory);
   PowerSgdOptions options = rank_2;
   options.batched = true;
   options.start_iteration = 0;
@@ -108,7 +107,7 @@ TEST(PowerSgdHook, BatchedCompressesTheWholeBucketAsASquare) {
     }
     ASSERT_EQ(begin, 210);
   }
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     PowerSgdHook hook(options);
     GradientBucket bucket = bucket_for(group, gradients_of(shapes, 0, 0));
     for (int iteration = 0; iteration < 4; ++iteration)
@@ -120,8 +119,7 @@ TEST(PowerSgdHook, BatchedCompressesTheWholeBucketAsASquare) {
 }
 
 TEST(PowerSgdHook, CountsSentElements) {
-  Company company(1, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(1, [&](const Group& group) {
     PowerSgdHook hook(rank_2);
     GradientBucket bucket = bucket_for(group, gradients_of({{8, 6}, {5}}, 0, 0));
     reduce(hook, group, bucket, gradients_of({{8, 6}, {5}}, 0, 0));
@@ -133,8 +131,7 @@ TEST(PowerSgdHook, CountsSentElements) {
 }
 
 TEST(PowerSgdHook, CompressesOnlyByTheMinimumRate) {
-  Company company(1, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(1, [&](const Group& group) {
     // 8 x 8, rank 1: 64 / 16 = 4.
     for (const double rate : {3.9, 4.0}) {
       PowerSgdHook hook({.rank = 1, .start_iteration = 0, .min_compression_rate = rate});
@@ -147,69 +144,34 @@ TEST(PowerSgdHook, CompressesOnlyByTheMinimumRate) {
 
 // Gradients are followed by zeros. Each iteration reduces the rank of the average residual by 2.
 TEST(PowerSgdHook, ErrorFeedbackEventuallySendsEverything) {
-  constexpr int ranks = 3;
-  Company company(ranks, Backend::memory);
-  Tensors expected;
-  for (int iteration = 0; iteration < 4; ++iteration) {
-    const Tensors means = mean_of(shapes, ranks, iteration);
-    for (std::size_t i = 0; i < means.size(); ++i)
-      iteration == 0 ? expected.push_back(means[i]) : void(expected[i] += means[i]);
+  for (const bool batched : {false, true}) {
+    PowerSgdOptions options = rank_2;
+    options.batched = batched;
+    expect_that_everything_is_sent([&] { return PowerSgdHook(options); }, shapes, 4, 12);
   }
-  for (const bool batched : {false, true})
-    on_ranks(company.groups(), [&](const Group& group) {
-      PowerSgdOptions options = rank_2;
-      options.batched = batched;
-      PowerSgdHook hook(options);
-      GradientBucket bucket = bucket_for(group, gradients_of(shapes, 0, 0));
-      Tensors sums;
-      for (int iteration = 0; iteration < 4 + 12; ++iteration) {
-        Tensors gradients = gradients_of(shapes, group.rank(), iteration);
-        if (iteration >= 4)
-          for (at::Tensor& gradient : gradients) gradient.zero_();
-        const Tensors results = reduce(hook, group, bucket, gradients);
-        for (std::size_t i = 0; i < results.size(); ++i)
-          iteration == 0 ? sums.push_back(results[i]) : void(sums[i] += results[i]);
-        // After the gradients, not everything has been sent.
-        EXPECT_TRUE(iteration != 3 || !at::allclose(sums[0], expected[0], 1e-3, 1e-3));
-      }
-      expect_close(sums, expected);
-    });
 }
 
 TEST(PowerSgdHook, ContinuesFromASavedStateInOtherBuckets) {
-  Company company(2, Backend::memory);
   for (const bool warm_start : {true, false})
-    on_ranks(company.groups(), [&](const Group& group) {
+    on_ranks(2, [&](const Group& group) {
       PowerSgdOptions options = rank_2;
       options.warm_start = warm_start;
       PowerSgdHook whole(options), before(options), after(options), parted(options);
       const Tensors like = gradients_of(shapes, 0, 0);
       GradientBucket bucket = bucket_for(group, like), other = bucket_for(group, like);
-      // The same parameters are now in two buckets.
-      const auto middle = like.begin() + 3;
-      GradientBucket low = bucket_for(group, {like.begin(), middle}, 1, 0);
-      GradientBucket high = bucket_for(group, {middle, like.end()}, 0, 3);
+      InTwoBuckets two(group, like, 3);
       for (int iteration = 0; iteration < 6; ++iteration) {
         const Tensors gradients = gradients_of(shapes, group.rank(), iteration);
         const Tensors expected = reduce(whole, group, bucket, gradients);
         if (iteration == 3) copy_state(before, after), copy_state(before, parted);
         expect_close(reduce(iteration < 3 ? before : after, group, other, gradients), expected, 0);
-        if (iteration < 3) continue;
-        for (std::size_t i = 0; i < shapes.size(); ++i)
-          (i < 3 ? low.gradients[i] : high.gradients[i - 3]).copy_(gradients[i]);
-        parted.begin_iteration();
-        reduce(parted, group, high);
-        reduce(parted, group, low);
-        Tensors results = low.gradients;
-        results.insert(results.end(), high.gradients.begin(), high.gradients.end());
-        expect_close(results, expected);
+        if (iteration >= 3) expect_close(two.reduce(parted, gradients), expected);
       }
     });
 }
 
 TEST(PowerSgdHook, RefusesTheStateOfAnotherModule) {
-  Company company(1, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(1, [&](const Group& group) {
     PowerSgdHook hook({.start_iteration = 0}), other({.start_iteration = 0});
     GradientBucket bucket = bucket_for(group, gradients_of({{9, 9}}, 0, 0));
     reduce(hook, group, bucket, gradients_of({{9, 9}}, 0, 0));
@@ -222,8 +184,7 @@ TEST(PowerSgdHook, RefusesTheStateOfAnotherModule) {
 
 // The gradients of a parameter that is unused at first, and of an input that is always zero.
 TEST(PowerSgdHook, RecoversFromZeroGradients) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     PowerSgdHook hook({.rank = 1, .start_iteration = 0, .min_compression_rate = 1});
     GradientBucket bucket = bucket_for(group, gradients_of({{6, 6}}, 0, 0));
     const at::Tensor zero = at::zeros({6, 6}, at::kDouble);
@@ -235,8 +196,7 @@ TEST(PowerSgdHook, RecoversFromZeroGradients) {
 }
 
 TEST(PowerSgdHook, KeepsTheLayoutOfParameters) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     const Shapes shape = {{4, 6, 3, 3}};
     PowerSgdHook dense(rank_2), last(rank_2);
     GradientBucket a = bucket_for(group, gradients_of(shape, 0, 0));
@@ -251,8 +211,7 @@ TEST(PowerSgdHook, KeepsTheLayoutOfParameters) {
 }
 
 TEST(PowerSgdHook, RunsWithinACastHook) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
       PowerSgdHook exact(rank_2);
       CastHook narrow(dtype, std::make_shared<PowerSgdHook>(rank_2));
@@ -272,8 +231,7 @@ TEST(PowerSgdHook, RunsWithinACastHook) {
 // Within DistributedDataParallel: results do not depend on the buckets, which change after the first
 // backward.
 TEST(PowerSgdHook, ResultsDoNotDependOnTheBucketPlan) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     std::vector<Tensors> results;
     for (const std::size_t bytes : {std::size_t{200}, std::size_t{1} << 20}) {
       auto net = std::make_shared<Net>();
@@ -282,10 +240,7 @@ TEST(PowerSgdHook, ResultsDoNotDependOnTheBucketPlan) {
           PowerSgdOptions{.rank = 1, .start_iteration = 0, .min_compression_rate = 1}));
       torch::optim::SGD optimizer(net->parameters(), 0.1);
       for (int step = 0; step < 5; ++step) {
-        const Batch batch = Batch::of_step(step, 2).part(group.rank(), 2);
-        optimizer.zero_grad();
-        torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
-        optimizer.step();
+        train_step(optimizer, ddp, Batch::of_step(step, 2).part(group.rank(), 2));
       }
       results.push_back(values_of(*net));
     }
@@ -295,8 +250,7 @@ TEST(PowerSgdHook, ResultsDoNotDependOnTheBucketPlan) {
 
 // The resumed run has the first bucket plan again. Its middle layer is not reached in some iterations.
 TEST(PowerSgdHook, ATrainingRunIsResumed) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     const PowerSgdOptions options{.rank = 1, .start_iteration = 2, .min_compression_rate = 1};
     struct Run {
       std::shared_ptr<Net> net = std::make_shared<Net>();
@@ -331,29 +285,13 @@ TEST(PowerSgdHook, ATrainingRunIsResumed) {
 }
 
 TEST(PowerSgdHook, TrainsLikeAllReduce) {
-  Company company(2, Backend::memory);
-  Net teacher(7);
-  const auto train = [&](const Group& group, std::shared_ptr<CommunicationHook> hook) {
-    auto net = std::make_shared<Net>();
-    DistributedDataParallel ddp{group, net};
-    ddp.set_hook(std::move(hook));
-    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    for (int step = 0; step < 300; ++step) {
-      const Batch batch = Batch::of_step(step, 2, 8).part(group.rank(), 2);
-      optimizer.zero_grad();
-      torch::mse_loss(ddp.forward(batch.data), teacher.forward(batch.data).detach()).backward();
-      optimizer.step();
-    }
+  on_ranks(2, [](const Group& group) {
     const Batch test = Batch::of_step(1000, 1, 256);
-    return torch::mse_loss(net->forward(test.data), teacher.forward(test.data)).item<double>();
-  };
-  on_ranks(company.groups(), [&](const Group& group) {
-    const Batch test = Batch::of_step(1000, 1, 256);
-    const double first = torch::mse_loss(Net().forward(test.data), teacher.forward(test.data)).item<double>();
-    const double exact = train(group, nullptr);
+    const double first = torch::mse_loss(Net().forward(test.data), Net(7).forward(test.data)).item<double>();
+    const double exact = loss_after_training(group, nullptr, {}, 0.9);
     const auto hook = std::make_shared<PowerSgdHook>(
         PowerSgdOptions{.rank = 1, .start_iteration = 10, .min_compression_rate = 1});
-    const double compressed = train(group, hook);
+    const double compressed = loss_after_training(group, hook, {}, 0.9);
     EXPECT_LT(hook->volume().sent, hook->volume().gradients * 2 / 3);
     EXPECT_LT(exact, first / 50);
     EXPECT_LT(compressed, 1.5 * exact);

@@ -68,9 +68,8 @@ TEST(QuantizationHook, EqualsTheSameRoundingInOneProcess) {
 }
 
 TEST(QuantizationHook, ABucketMayHaveNoElements) {
-  Company company(2, Backend::memory);
   for (const std::int64_t block : {0, 512})
-    on_ranks(company.groups(), [&](const Group& group) {
+    on_ranks(2, [&](const Group& group) {
       QuantizationHook hook({.block = block});
       GradientBucket bucket = bucket_for(group, {at::zeros({0, 3}, at::kDouble)});
       reduce(hook, group, bucket, {at::zeros({0, 3}, at::kDouble)});
@@ -79,9 +78,8 @@ TEST(QuantizationHook, ABucketMayHaveNoElements) {
 }
 
 TEST(QuantizationHook, ErrorIsAtMostHalfAScale) {
-  Company company(2, Backend::memory);
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16})
-    on_ranks(company.groups(), [&](const Group& group) {
+    on_ranks(2, [&](const Group& group) {
       QuantizationHook hook({.block = 32});
       GradientBucket bucket = bucket_for(group, {at::zeros({40, 32}, dtype)});
       const auto own = [&](int rank) { return gradients_of({{40, 32}}, rank, 0, at::kFloat)[0].to(dtype); };
@@ -96,8 +94,7 @@ TEST(QuantizationHook, ErrorIsAtMostHalfAScale) {
 }
 
 TEST(QuantizationHook, KeepsZerosAndReportsNonFiniteBlocks) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     QuantizationHook hook({.block = 16});
     at::Tensor gradient = at::zeros({64});
     gradient[3] = 5;
@@ -111,27 +108,6 @@ TEST(QuantizationHook, KeepsZerosAndReportsNonFiniteBlocks) {
     at::Tensor expected = gradient.clone();
     expected.slice(0, 32, 64).fill_(std::numeric_limits<float>::quiet_NaN());
     EXPECT_TRUE(at::allclose(result, expected, 1e-6, 1e-27, true)) << result;
-  });
-}
-
-TEST(QuantizationHook, TrainsWithinDistributedDataParallel) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
-    std::vector<Tensors> values;
-    for (const bool quantized : {false, true}) {
-      auto net = std::make_shared<Net>();
-      DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
-      if (quantized) ddp.set_hook(std::make_shared<QuantizationHook>());
-      torch::optim::SGD optimizer(net->parameters(), 0.1);
-      for (int step = 0; step < 20; ++step) {
-        const Batch batch = Batch::of_step(step, 2).part(group.rank(), 2);
-        optimizer.zero_grad();
-        torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
-        optimizer.step();
-      }
-      values.push_back(values_of(*net));
-    }
-    expect_close(values[0], values[1], 0.02);
   });
 }
 

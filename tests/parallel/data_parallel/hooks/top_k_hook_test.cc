@@ -68,63 +68,27 @@ TEST(TopKHook, EqualsTheSelectionInOneProcess) {
 
 // Gradients, then zeros: with a ratio of 1/4 four iterations send all of a residual.
 TEST(TopKHook, ErrorFeedbackEventuallySendsEverything) {
-  constexpr int ranks = 3;
-  Company company(ranks, Backend::memory);
-  Tensors expected;
-  for (int iteration = 0; iteration < 3; ++iteration) {
-    const Tensors means = mean_of(shapes, ranks, iteration);
-    for (std::size_t i = 0; i < means.size(); ++i)
-      iteration == 0 ? expected.push_back(means[i]) : void(expected[i] += means[i]);
-  }
-  on_ranks(company.groups(), [&](const Group& group) {
-    TopKHook hook({.ratio = 0.25});
-    GradientBucket bucket = bucket_for(group, gradients_of(shapes, 0, 0));
-    Tensors sums;
-    for (int iteration = 0; iteration < 3 + 4; ++iteration) {
-      Tensors gradients = gradients_of(shapes, group.rank(), iteration);
-      if (iteration >= 3)
-        for (at::Tensor& gradient : gradients) gradient.zero_();
-      const Tensors results = reduce(hook, group, bucket, gradients);
-      for (std::size_t i = 0; i < results.size(); ++i)
-        iteration == 0 ? sums.push_back(results[i]) : void(sums[i] += results[i]);
-      EXPECT_TRUE(iteration != 2 || !at::allclose(sums[0], expected[0], 1e-3, 1e-3));
-    }
-    expect_close(sums, expected);
-  });
+  expect_that_everything_is_sent([] { return TopKHook({.ratio = 0.25}); }, shapes, 3, 4);
 }
 
 TEST(TopKHook, ContinuesFromASavedStateInOtherBuckets) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     TopKHook whole({.ratio = 0.2}), before({.ratio = 0.2}), after({.ratio = 0.2});
     const Tensors like = gradients_of(shapes, 0, 0);
     GradientBucket bucket = bucket_for(group, like), other = bucket_for(group, like);
-    const auto middle = like.begin() + 2;
-    GradientBucket low = bucket_for(group, {like.begin(), middle}, 1, 0);
-    GradientBucket high = bucket_for(group, {middle, like.end()}, 0, 2);
+    InTwoBuckets two(group, like, 2);
     for (int iteration = 0; iteration < 6; ++iteration) {
       const Tensors gradients = gradients_of(shapes, group.rank(), iteration);
       const Tensors expected = reduce(whole, group, bucket, gradients);
-      if (iteration < 3) {
-        expect_close(reduce(before, group, other, gradients), expected, 0);
-        continue;
-      }
       if (iteration == 3) copy_state(before, after);
-      for (std::size_t i = 0; i < shapes.size(); ++i)
-        (i < 2 ? low.gradients[i] : high.gradients[i - 2]).copy_(gradients[i]);
-      after.begin_iteration();
-      reduce(after, group, high);
-      reduce(after, group, low);
-      Tensors results = low.gradients;
-      results.insert(results.end(), high.gradients.begin(), high.gradients.end());
-      expect_close(results, expected, 0);
+      expect_close(iteration < 3 ? reduce(before, group, other, gradients) : two.reduce(after, gradients),
+                   expected, 0);
     }
   });
 }
 
 TEST(TopKHook, SendsOtherTypesAndLayouts) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     const Shapes shape = {{4, 6, 3, 3}};
     for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
       TopKHook hook({.ratio = 1});
@@ -146,25 +110,11 @@ TEST(TopKHook, SendsOtherTypesAndLayouts) {
 }
 
 TEST(TopKHook, TrainsWithinDistributedDataParallel) {
-  Company company(2, Backend::memory);
-  Net teacher(7);
-  on_ranks(company.groups(), [&](const Group& group) {
-    std::vector<double> losses;
-    for (const bool compressed : {false, true}) {
-      auto net = std::make_shared<Net>();
-      DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
-      if (compressed) ddp.set_hook(std::make_shared<TopKHook>(TopKOptions{.ratio = 0.1}));
-      torch::optim::SGD optimizer(net->parameters(), 0.1);
-      for (int step = 0; step < 300; ++step) {
-        const Batch batch = Batch::of_step(step, 2, 8).part(group.rank(), 2);
-        optimizer.zero_grad();
-        torch::mse_loss(ddp.forward(batch.data), teacher.forward(batch.data).detach()).backward();
-        optimizer.step();
-      }
-      const Batch test = Batch::of_step(1000, 1, 256);
-      losses.push_back(torch::mse_loss(net->forward(test.data), teacher.forward(test.data)).item<double>());
-    }
-    EXPECT_LT(losses[1], 1.2 * losses[0]);
+  on_ranks(2, [](const Group& group) {
+    const Options options{.bucket_bytes = {200}};
+    const double exact = loss_after_training(group, nullptr, options, 0);
+    const auto hook = std::make_shared<TopKHook>(TopKOptions{.ratio = 0.1});
+    EXPECT_LT(loss_after_training(group, hook, options, 0), 1.2 * exact);
   });
 }
 

@@ -143,9 +143,7 @@ TEST(AllReduceOptimizer, ZeroGradBetweenBackwardAndStepIsRefused) {
     optimizer.zero_grad();
     loss_of(net, batch).backward();
     sgd.zero_grad();  // past the wrapper
-    const auto error = error_of([&] { optimizer.step(); });
-    ASSERT_TRUE(error);
-    EXPECT_NE(std::string(error->what()).find("was replaced"), std::string::npos) << error->what();
+    expect_error([&] { optimizer.step(); }, {"was replaced"});
   });
 }
 
@@ -156,10 +154,8 @@ TEST(AllReduceOptimizer, ASecondBackwardBeforeStepIsRefused) {
     AllReduceOptimizer optimizer(reduction, sgd, net);
     const Batch batch = Batch::of_step(0, 2).part(group.rank(), 2);
     loss_of(net, batch).backward();
-    const auto error = error_of([&] { loss_of(net, batch).backward(); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-    EXPECT_NE(std::string(error->what()).find("raise backward_passes_per_step"), std::string::npos);
+    expect_error([&] { loss_of(net, batch).backward(); }, ErrorKind::failed_precondition,
+                 {"raise backward_passes_per_step"});
     optimizer.step();
   });
 }
@@ -272,18 +268,7 @@ TEST(AllReduceOptimizer, ASparseGradientIsInNoGroup) {
 TEST(AllReduceOptimizer, CompressionRoundsWhatIsSent) {
   constexpr int ranks = 3;
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
-    std::vector<at::Tensor> expected;
-    for (int rank = 0; rank < ranks; ++rank) {
-      Net net(1, at::kFloat);
-      net.forward(at::full({2, 5}, rank + 1.0)).sum().backward();
-      const auto parameters = net.parameters();
-      expected.resize(parameters.size());
-      for (std::size_t i = 0; i < parameters.size(); ++i) {
-        const at::Tensor rounded = parameters[i].grad().to(dtype).to(at::kFloat);
-        expected[i] = rank == 0 ? rounded : expected[i] + rounded;
-      }
-    }
-    for (at::Tensor& sum : expected) sum = (sum / ranks).to(dtype).to(at::kFloat);
+    const Tensors expected = rounded_averages(ranks, dtype);
     on_reductions(ranks, [&](const auto& reduction, const Group& group) {
       Net net(1, at::kFloat);
       torch::optim::SGD sgd(net.parameters(), 0.1);
@@ -293,9 +278,7 @@ TEST(AllReduceOptimizer, CompressionRoundsWhatIsSent) {
         optimizer.zero_grad(step == 0);
         net.forward(at::full({2, 5}, group.rank() + 1.0)).sum().backward();
         optimizer.synchronize();
-        const auto parameters = net.parameters();
-        for (std::size_t i = 0; i < parameters.size(); ++i)
-          EXPECT_TRUE(at::equal(parameters[i].grad(), expected[i])) << dtype << " " << i;
+        expect_close(gradients_of(net), expected, 0);
       }
     });
   }
@@ -511,9 +494,7 @@ TEST(AllReduceOptimizer, AParameterThatOnlyOneRankUnfreezesIsRefusedOnBothRanks)
       AllReduceOptimizer optimizer(reduction, sgd, net, {.adasum = adasum});
       if (group.rank() == 1) freeze(net, 2);
       loss_of(net, Batch::of_step(0, 1), group.rank() == 0).backward();  // rank 1 does not reach the layer
-      const auto error = error_of([&] { optimizer.step(); });
-      ASSERT_TRUE(error);
-      EXPECT_EQ(error->kind(), ErrorKind::failed_precondition) << error->what();
+      expect_error([&] { optimizer.step(); }, ErrorKind::failed_precondition);
       freeze(net, 2);
       optimizer.zero_grad();
       loss_of(net, Batch::of_step(0, 1)).backward();

@@ -33,6 +33,19 @@ struct Ranks {
     });
   }
   NegotiatedReduction& operator[](std::size_t rank) { return *reductions[rank]; }
+  // Runs f(reduction, rank) for each rank.
+  template <class F>
+  void on_all(F f) {
+    on_ranks(groups, [&](const Group& group) {
+      f(*reductions[static_cast<std::size_t>(group.rank())], group.rank());
+    });
+  }
+  // Calls all_reduce on these ranks.
+  Futures all_reduce(const std::vector<std::size_t>& of, const std::string& name, const at::Tensor& like) {
+    Futures futures;
+    for (const std::size_t rank : of) futures.push_back(reductions[rank]->all_reduce(name, like.clone()));
+    return futures;
+  }
 
   Company company;
   std::vector<Group> groups;
@@ -57,17 +70,16 @@ TEST_P(NegotiatedOrder, MayDifferOnEachRank) {
   const auto [count, backend] = GetParam();
   Ranks ranks(count, {}, backend);
   constexpr int names = 20;
-  on_ranks(ranks.groups, [&, count = count](const Group& group) {
-    NegotiatedReduction& reduction = ranks[static_cast<std::size_t>(group.rank())];
+  ranks.on_all([&, count = count](NegotiatedReduction& reduction, int rank) {
     for (unsigned seed = 0; seed < 10; ++seed) {
-      std::mt19937 random(100 * seed + static_cast<unsigned>(group.rank()));
+      std::mt19937 random(100 * seed + static_cast<unsigned>(rank));
       std::vector<int> order(names);
       std::iota(order.begin(), order.end(), 0);
       std::shuffle(order.begin(), order.end(), random);
       std::vector<at::Tensor> tensors(names);
       Futures futures;
       for (const int index : order) {
-        tensors[static_cast<std::size_t>(index)] = value(group.rank(), index);
+        tensors[static_cast<std::size_t>(index)] = value(rank, index);
         futures.push_back(reduction.all_reduce("t" + std::to_string(index),
                                                tensors[static_cast<std::size_t>(index)],
                                                {.op = index % 2 == 0 ? ReduceOp::sum : ReduceOp::max}));
@@ -87,10 +99,9 @@ TEST_P(NegotiatedOrder, MayDifferOnEachRank) {
 // In the middle of its requests rank 1 waits for one that rank 0 makes last.
 TEST(NegotiatedReduction, ARankMayWaitBeforeItsNextRequest) {
   Ranks ranks(2, {.fusion = {.bytes = 0, .cycle = 0ns}});
-  on_ranks(ranks.groups, [&](const Group& group) {
+  ranks.on_all([&](NegotiatedReduction& reduction, int rank) {
     at::Tensor a = at::ones({2}), b = at::ones({2});
-    NegotiatedReduction& reduction = ranks[static_cast<std::size_t>(group.rank())];
-    if (group.rank() == 0) {
+    if (rank == 0) {
       auto first = reduction.all_reduce("a", a);
       reduction.all_reduce("b", b).get();
       first.get();
@@ -113,18 +124,17 @@ TEST(NegotiatedReduction, FusedResultsEqualThoseOfSingleLaunches) {
     std::mutex mutex;
     test::Event requested;
     ranks.company.agent(0).core()->loops().front()->post([&] { requested.wait(); });
-    on_ranks(ranks.groups, [&](const Group& group) {
-      auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(group.rank()));
+    ranks.on_all([&](NegotiatedReduction& reduction, int rank) {
+      auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(rank));
       std::vector<at::Tensor> tensors;
       Futures futures;
       for (int i = 0; i < 7; ++i) tensors.push_back(at::randn({5}, generator, at::kFloat));
       for (std::size_t i = 0; i < 7; ++i)
-        futures.push_back(
-            ranks[static_cast<std::size_t>(group.rank())].all_reduce("t" + std::to_string(i), tensors[i]));
-      if (group.rank() == 0) requested.set();
+        futures.push_back(reduction.all_reduce("t" + std::to_string(i), tensors[i]));
+      if (rank == 0) requested.set();
       expect_done(std::move(futures));
       std::lock_guard lock(mutex);
-      if (group.rank() == 1) own = tensors;
+      if (rank == 1) own = tensors;
     });
     results.push_back(own);
     launches.push_back(ranks[1].counts().launches);
@@ -136,16 +146,15 @@ TEST(NegotiatedReduction, FusedResultsEqualThoseOfSingleLaunches) {
 // Uses shared memory, and also a tensor that is not contiguous.
 TEST(NegotiatedReduction, ReducesTensorsOfAllSizes) {
   Ranks ranks(2);
-  on_ranks(ranks.groups, [&](const Group& group) {
+  ranks.on_all([&](NegotiatedReduction& reduction, int rank) {
     std::vector<at::Tensor> tensors;
     Futures futures;
     for (const std::int64_t size : {0, 1, 5, 20000, 70000})
-      tensors.push_back(at::full({size}, group.rank() + size, at::kFloat));
-    tensors.push_back(at::full({30, 20}, group.rank(), at::kFloat).t());
-    tensors.push_back(at::full({}, group.rank(), at::kFloat));
+      tensors.push_back(at::full({size}, rank + size, at::kFloat));
+    tensors.push_back(at::full({30, 20}, rank, at::kFloat).t());
+    tensors.push_back(at::full({}, rank, at::kFloat));
     for (std::size_t i = 0; i < tensors.size(); ++i)
-      futures.push_back(
-          ranks[static_cast<std::size_t>(group.rank())].all_reduce("t" + std::to_string(i), tensors[i]));
+      futures.push_back(reduction.all_reduce("t" + std::to_string(i), tensors[i]));
     expect_done(std::move(futures));
     for (std::size_t i = 0; i < 5; ++i)
       EXPECT_TRUE(at::equal(tensors[i], at::full_like(tensors[i], tensors[i].numel() + 0.5))) << i;
@@ -156,9 +165,8 @@ TEST(NegotiatedReduction, ReducesTensorsOfAllSizes) {
 
 TEST(NegotiatedReduction, TensorsOfOneNameAreReducedTogether) {
   Ranks ranks(2, {.fusion = {.bytes = 0, .cycle = 0ns}});
-  on_ranks(ranks.groups, [&](const Group& group) {
-    std::vector<at::Tensor> tensors{at::full({2}, group.rank()), at::full({2, 2}, 2 * group.rank())};
-    NegotiatedReduction& reduction = ranks[static_cast<std::size_t>(group.rank())];
+  ranks.on_all([&](NegotiatedReduction& reduction, int rank) {
+    std::vector<at::Tensor> tensors{at::full({2}, rank), at::full({2, 2}, 2 * rank)};
     reduction.all_reduce("group", tensors, {.op = ReduceOp::sum}).get();
     EXPECT_EQ(reduction.counts().launches, 1U);
     EXPECT_TRUE(at::equal(tensors[0], at::full({2}, 1)));
@@ -168,11 +176,9 @@ TEST(NegotiatedReduction, TensorsOfOneNameAreReducedTogether) {
 
 TEST(NegotiatedReduction, AppliesFactors) {
   Ranks ranks(2);
-  on_ranks(ranks.groups, [&](const Group& group) {
-    at::Tensor tensor = at::full({3}, 2.0 + group.rank(), at::kDouble);
-    ranks[static_cast<std::size_t>(group.rank())]
-        .all_reduce("t", tensor, {.op = ReduceOp::sum, .prescale = 0.5, .postscale = 10})
-        .get();
+  ranks.on_all([&](NegotiatedReduction& reduction, int rank) {
+    at::Tensor tensor = at::full({3}, 2.0 + rank, at::kDouble);
+    reduction.all_reduce("t", tensor, {.op = ReduceOp::sum, .prescale = 0.5, .postscale = 10}).get();
     EXPECT_TRUE(at::equal(tensor, at::full({3}, 25.0, at::kDouble))) << tensor;
   });
 }
@@ -180,9 +186,8 @@ TEST(NegotiatedReduction, AppliesFactors) {
 // Like Horovod, weft computes in float64 and rounds toward zero. float32 cannot represent 3,000,000,001.
 TEST(NegotiatedReduction, AppliesFactorsToIntegers) {
   Ranks ranks(2);
-  on_ranks(ranks.groups, [&](const Group& group) {
-    NegotiatedReduction& reduction = ranks[static_cast<std::size_t>(group.rank())];
-    const at::Tensor before = at::tensor({7 + group.rank(), -7, 3}, at::kLong);
+  ranks.on_all([&](NegotiatedReduction& reduction, int rank) {
+    const at::Tensor before = at::tensor({7 + rank, -7, 3}, at::kLong);
     for (const at::ScalarType dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong}) {
       at::Tensor tensor = (dtype == at::kByte ? before.abs() : before).to(dtype, false, true);
       reduction.all_reduce("t", tensor, {.op = ReduceOp::sum, .prescale = 0.5}).get();
@@ -212,11 +217,10 @@ at::Tensor sparse_of(int rank, at::ScalarType dtype) {
 TEST(NegotiatedReduction, SparseTensorsHaveTheRowsOfAllRanks) {
   for (const int count : {1, 2, 3}) {
     Ranks ranks(count);
-    on_ranks(ranks.groups, [&](const Group& group) {
-      NegotiatedReduction& reduction = ranks[static_cast<std::size_t>(group.rank())];
+    ranks.on_all([&](NegotiatedReduction& reduction, int rank) {
       for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kLong})
         for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
-          at::Tensor sparse = sparse_of(group.rank(), dtype), dense = sparse.to_dense();
+          at::Tensor sparse = sparse_of(rank, dtype), dense = sparse.to_dense();
           const ReductionCall call{.op = op, .prescale = 2, .postscale = 3};
           auto done = reduction.all_reduce("sparse", sparse, call);
           reduction.all_reduce("dense", dense, call).get();
@@ -232,19 +236,18 @@ TEST(NegotiatedReduction, SparseTensorsHaveTheRowsOfAllRanks) {
 // Many sparse and dense tensors, in another order on each rank.
 TEST(NegotiatedReduction, SparseTensorsMayBeRequestedInAnyOrder) {
   Ranks ranks(3);
-  on_ranks(ranks.groups, [&](const Group& group) {
+  ranks.on_all([&](NegotiatedReduction& reduction, int rank) {
     std::vector<int> order(12);
     std::iota(order.begin(), order.end(), 0);
-    std::mt19937 random(static_cast<unsigned>(group.rank()));
+    std::mt19937 random(static_cast<unsigned>(rank));
     std::shuffle(order.begin(), order.end(), random);
     std::vector<at::Tensor> tensors(12);
     Futures futures;
     for (const int i : order) {
       at::Tensor& tensor = tensors[static_cast<std::size_t>(i)];
-      tensor = sparse_of(group.rank(), at::kDouble).mul_(i);
+      tensor = sparse_of(rank, at::kDouble).mul_(i);
       if (i % 3 == 0) tensor = tensor.to_dense();
-      futures.push_back(ranks[static_cast<std::size_t>(group.rank())].all_reduce(
-          "t" + std::to_string(i), tensor, {.op = ReduceOp::sum}));
+      futures.push_back(reduction.all_reduce("t" + std::to_string(i), tensor, {.op = ReduceOp::sum}));
     }
     expect_done(std::move(futures));
     at::Tensor sum = at::zeros({6, 2}, at::kDouble);
@@ -270,9 +273,8 @@ TEST(NegotiatedReduction, ARankThatHasJoinedContributesZeros) {
   constexpr int count = 3;
   Ranks ranks(count);
   for (int epoch = 0; epoch < 2; ++epoch)
-    on_ranks(ranks.groups, [&](const Group& group) {
-      NegotiatedReduction& reduction = ranks[static_cast<std::size_t>(group.rank())];
-      for (int batch = 0; batch <= group.rank(); ++batch) {
+    ranks.on_all([&](NegotiatedReduction& reduction, int rank) {
+      for (int batch = 0; batch <= rank; ++batch) {
         // The ranks from `batch` on have this batch.
         double sum = 0;
         at::Tensor rows = at::zeros({6, 2}, at::kDouble);
@@ -281,16 +283,15 @@ TEST(NegotiatedReduction, ARankThatHasJoinedContributesZeros) {
           rows += sparse_of(rank, at::kDouble).to_dense();
         }
         std::vector<at::Tensor> tensors{
-            at::full({3, 2}, group.rank() + 1, at::kDouble), at::full({5}, group.rank() + 1, at::kDouble),
-            at::full({50000}, group.rank() + 1, at::kFloat), at::full({}, group.rank() + 1, at::kLong)};
+            at::full({3, 2}, rank + 1, at::kDouble), at::full({5}, rank + 1, at::kDouble),
+            at::full({50000}, rank + 1, at::kFloat), at::full({}, rank + 1, at::kLong)};
         Futures futures;
         for (std::size_t i = 0; i < tensors.size(); ++i)
           futures.push_back(reduction.all_reduce("t" + std::to_string(i), tensors[i], {.op = ReduceOp::sum}));
-        at::Tensor average = at::full({2}, group.rank() + 1, at::kDouble),
-                   sparse = sparse_of(group.rank(), at::kDouble);
+        at::Tensor average = at::full({2}, rank + 1, at::kDouble), sparse = sparse_of(rank, at::kDouble);
         futures.push_back(reduction.all_reduce("average", average));
         futures.push_back(reduction.all_reduce("sparse", sparse, {.op = ReduceOp::sum}));
-        std::vector<at::Tensor> together{at::full({2}, group.rank() + 1), at::full({3}, group.rank() + 1)};
+        std::vector<at::Tensor> together{at::full({2}, rank + 1), at::full({3}, rank + 1)};
         futures.push_back(reduction.all_reduce("together", together, {.op = ReduceOp::sum, .postscale = 2}));
         expect_done(std::move(futures));
         for (const at::Tensor& tensor : tensors)
@@ -324,10 +325,8 @@ TEST(NegotiatedReduction, AJoinFollowsEarlierRequests) {
 TEST(NegotiatedReduction, AMaximumIsRefusedAfterAJoin) {
   Ranks ranks(2);
   auto joined = ranks[1].join();
-  Futures futures;
-  futures.push_back(ranks[0].all_reduce("w", at::ones({2}), {.op = ReduceOp::max}));
-  expect_all(std::move(futures), ErrorKind::failed_precondition,
-             {"'w'", "max", "rank 1 has joined", "expected sum or avg"});
+  expect_error([&] { test::got(ranks[0].all_reduce("w", at::ones({2}), {.op = ReduceOp::max})); },
+               ErrorKind::failed_precondition, {"'w'", "max", "rank 1 has joined", "expected sum or avg"});
   test::got(ranks[0].all_reduce("w", at::ones({2})));
   EXPECT_EQ(test::got(ranks[0].join()), 0);
   EXPECT_EQ(test::got(std::move(joined)), 0);
@@ -337,16 +336,10 @@ TEST(NegotiatedReduction, ASecondJoinIsRefusedAndAJoinFailsWithTheReduction) {
   Ranks ranks(3);
   auto joined = ranks[1].join();
   EXPECT_EQ(test::kind_of([&] { test::got(ranks[1].join()); }), ErrorKind::failed_precondition);
-  const auto request = error_of([&] { test::got(ranks[1].all_reduce("w", at::ones({2}))); });
-  ASSERT_TRUE(request);
-  EXPECT_NE(std::string(request->what()).find("this rank has joined"), std::string::npos) << request->what();
+  expect_error([&] { test::got(ranks[1].all_reduce("w", at::ones({2}))); }, {"this rank has joined"});
   ranks.reductions[0].reset();
-  for (auto* future : {&joined}) {
-    const auto error = error_of([&] { test::got(std::move(*future)); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-    EXPECT_NE(std::string(error->what()).find("rank 0 has destroyed"), std::string::npos) << error->what();
-  }
+  expect_error([&] { test::got(std::move(joined)); }, ErrorKind::failed_precondition,
+               {"rank 0 has destroyed"});
   EXPECT_EQ(test::kind_of([&] { test::got(ranks[2].join()); }), ErrorKind::failed_precondition);
   auto last = ranks[1].join();
   ranks.reductions[1].reset();
@@ -382,9 +375,7 @@ TEST(NegotiatedReduction, ADifferenceIsReportedWithBothValuesAndRanksContinue) {
   fails(ones, [](int rank) { return ReductionCall{.op = rank == 1 ? ReduceOp::sum : ReduceOp::avg}; },
         {"rank 0 has Float[4] on cpu, avg", "rank 1 has Float[4] on cpu, sum"});
   fails(ones, [](int rank) { return ReductionCall{.prescale = rank == 1 ? 2.0 : 1.0}; }, {"prescale 2"});
-  Futures futures;
-  for (std::size_t rank = 0; rank < 3; ++rank) futures.push_back(ranks[rank].all_reduce("w", at::ones({4})));
-  expect_done(std::move(futures));
+  expect_done(ranks.all_reduce({0, 1, 2}, "w", at::ones({4})));
 }
 
 TEST(NegotiatedReduction, ARefusalOfOneRankFailsItsNameOnAllRanksAndNoOther) {
@@ -406,15 +397,13 @@ TEST(NegotiatedReduction, ARefusalOfOneRankFailsItsNameOnAllRanksAndNoOther) {
   for (std::size_t rank = 0; rank < 3; ++rank)
     all.push_back(ranks[rank].all_reduce("w", at::ones({1}).expand({4})));
   expect_all(std::move(all), ErrorKind::invalid_argument, {"is expanded"});
-  for (std::size_t rank = 0; rank < 3; ++rank) all.push_back(ranks[rank].all_reduce("w", at::ones({4})));
-  expect_done(std::exchange(all, {}));
+  expect_done(ranks.all_reduce({0, 1, 2}, "w", at::ones({4})));
 }
 
 TEST(NegotiatedReduction, IncreasesTheVersionsOfItsTensors) {
   Ranks ranks(2);
-  on_ranks(ranks.groups, [&](const Group& group) {
+  ranks.on_all([&](NegotiatedReduction& reduction, int) {
     const at::Tensor x = at::ones({3}, at::TensorOptions().requires_grad(true)), y = x.exp(), z = x.exp();
-    auto& reduction = ranks[static_cast<std::size_t>(group.rank())];
     reduction.all_reduce("one", y).get();
     reduction.all_reduce("several", std::vector<at::Tensor>{z, x.detach().clone()}).get();
     EXPECT_THROW(y.sum().backward(), c10::Error);
@@ -424,10 +413,9 @@ TEST(NegotiatedReduction, IncreasesTheVersionsOfItsTensors) {
 
 TEST(NegotiatedReduction, AveragesOfIntegersDoNotOverflow) {
   Ranks ranks(2);
-  on_ranks(ranks.groups, [&](const Group& group) {
-    auto& reduction = ranks[static_cast<std::size_t>(group.rank())];
+  ranks.on_all([&](NegotiatedReduction& reduction, int rank) {
     const at::Tensor dense = at::full({3}, 127, at::kChar);
-    at::Tensor sparse = at::full({3}, 100 + group.rank(), at::kShort).to_sparse();
+    at::Tensor sparse = at::full({3}, 100 + rank, at::kShort).to_sparse();
     sparse._values().mul_(300);
     auto both = reduction.all_reduce("dense", dense);
     reduction.all_reduce("sparse", sparse).get();
@@ -442,9 +430,8 @@ TEST(NegotiatedReduction, ANameInFlightIsRefused) {
   Ranks ranks(2);
   at::Tensor zero = at::ones({2}), one = at::full({2}, 3.0F);
   auto first = ranks[0].all_reduce("w", zero, {.prescale = 2});
-  const auto error = error_of([&] { test::got(ranks[0].all_reduce("w", zero, {.prescale = 2})); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+  expect_error([&] { test::got(ranks[0].all_reduce("w", zero, {.prescale = 2})); },
+               ErrorKind::failed_precondition);
   test::got(ranks[1].all_reduce("w", one, {.prescale = 2}));
   test::got(std::move(first));
   EXPECT_TRUE(at::equal(zero, at::full({2}, 4.0F))) << zero;  // scaled once
@@ -490,18 +477,15 @@ TEST(NegotiatedReduction, AStallIsLoggedWithTheMissingRanks) {
         warned->set();
     };
   });
-  Futures futures;
-  for (const std::size_t rank : {0, 2}) futures.push_back(ranks[rank].all_reduce("w", at::ones({2})));
+  Futures early = ranks.all_reduce({0, 2}, "w", at::ones({2}));
   warned->wait();
-  for (const std::size_t rank : {1, 3}) futures.push_back(ranks[rank].all_reduce("w", at::ones({2})));
-  expect_done(std::move(futures));
+  expect_done(ranks.all_reduce({1, 3}, "w", at::ones({2})));
+  expect_done(std::move(early));
 }
 
 TEST(NegotiatedReduction, AStallBeyondTheLimitFailsOnAllRanks) {
   Ranks ranks(3, {.stall_warning = 0s, .stall_limit = 20ms});
-  Futures futures;
-  futures.push_back(ranks[2].all_reduce("w", at::ones({2})));
-  expect_all(std::move(futures), ErrorKind::deadline_exceeded,
+  expect_all(ranks.all_reduce({2}, "w", at::ones({2})), ErrorKind::deadline_exceeded,
              {"'w'", "ready on rank 2; missing ranks 0, 1"});
   // Ranks that did not wait fail as soon as the plan arrives; at the latest with their own stall.
   for (std::size_t rank = 0; rank < 3; ++rank)
@@ -527,8 +511,7 @@ TEST(NegotiatedReduction, ADeadRankFailsAllRequests) {
 
 TEST(NegotiatedReduction, AbortFailsAllRequestsOnAllRanks) {
   Ranks ranks(3);
-  Futures futures;
-  for (std::size_t rank = 0; rank < 2; ++rank) futures.push_back(ranks[rank].all_reduce("w", at::ones({2})));
+  Futures futures = ranks.all_reduce({0, 1}, "w", at::ones({2}));
   ranks[2].abort("out of data");
   expect_all(std::move(futures), ErrorKind::aborted, {"rank 2", "out of data"});
   for (std::size_t rank = 0; rank < 3; ++rank)
@@ -576,9 +559,8 @@ TEST(NegotiatedReduction, TunesFusionAndLogsATable) {
                     table->give(std::string(record.message));
                 };
               });
-  on_ranks(ranks.groups, [&](const Group& group) {
-    for (int step = 0; step < 20; ++step)
-      ranks[static_cast<std::size_t>(group.rank())].all_reduce("w", at::ones({20})).get();
+  ranks.on_all([&](NegotiatedReduction& reduction, int) {
+    for (int step = 0; step < 20; ++step) reduction.all_reduce("w", at::ones({20})).get();
   });
   const std::string text = table->take();  // a log indents further lines
   EXPECT_NE(text.find("fusion_bytes,cycle_us,MB_per_s\n    1000,0,"), std::string::npos) << text;
