@@ -1,17 +1,14 @@
 #!/usr/bin/env python3
 """ddp_train PROGRAM: trains with one, two and four ranks, with each option, and resumes after kill -9 to the same losses."""
 import csv
-import os
 import pathlib
 import re
-import signal
 import sys
-import tempfile
 import time
 import unittest
 import zipfile
 
-from processes import PATIENCE, Program, main, run, wait_until_gone
+from processes import PATIENCE, FolderTest, Program, kill_all, main, run
 
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 SMALLEST = ("--width", 4, "--epochs", 1)
@@ -19,12 +16,7 @@ SMALL = (*SMALLEST, "--batch-size", 32)
 
 
 @unittest.skipUnless(DATA.exists(), "not installed: dataset-fashion-mnist")
-class DdpTrain(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class DdpTrain(FolderTest):
     def train(self, ranks, *options, name="run", small=SMALL):
         """The losses of each rank, and the test accuracy."""
         status, lines = run(PROGRAM, "-n", ranks, *small, "--out", self.folder / name, *options)
@@ -72,10 +64,7 @@ class DdpTrain(unittest.TestCase):
                 self.assertLess(time.monotonic(), end, job.output())
                 self.assertIsNone(job.process.poll(), "it has ended before it was killed")
                 time.sleep(0.01)
-            processes = job.children()
-            for pid in [job.process.pid, *processes.values()]:
-                os.kill(pid, signal.SIGKILL)
-            wait_until_gone(processes.values(), within=PATIENCE)
+            kill_all(job)
         got, again, lines = self.train(2, *options, "--checkpoint", state, name="killed")
         self.assertTrue(any("resumes after step" in line for line in lines), lines)
         for rank in want:
@@ -111,10 +100,7 @@ class DdpTrain(unittest.TestCase):
                     self.assertLess(time.monotonic(), end, job.output())
                     self.assertIsNone(job.process.poll(), "it has ended before it was killed")
                     time.sleep(0.01)
-                processes = job.children()
-                for pid in [job.process.pid, *processes.values()]:
-                    os.kill(pid, signal.SIGKILL)
-                wait_until_gone(processes.values(), within=PATIENCE)
+                kill_all(job)
             got, again, lines = self.train(after, "--batch-size", 64 // after, "--checkpoint", state, name=shard, small=own)
             self.assertTrue(any("resumes after step" in line for line in lines), lines)
             whole = next(iter(want.values()))

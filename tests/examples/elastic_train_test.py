@@ -6,10 +6,9 @@ import pathlib
 import re
 import signal
 import sys
-import tempfile
 import unittest
 
-from processes import Program, free_address, main, run
+from processes import FolderTest, Program, free_address, main, run
 
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 IMAGES, EPOCHS, BATCH, CHANGES = 12_000, 3, 240, 6
@@ -23,12 +22,7 @@ def losses_of(folder):
 
 
 @unittest.skipUnless(DATA.exists(), "not installed: dataset-fashion-mnist")
-class ElasticTrain(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class ElasticTrain(FolderTest):
     def train(self, name, *options):
         """The losses by step, the test accuracy, and the lines."""
         out = self.folder / name

@@ -8,10 +8,8 @@ import pathlib
 import re
 import shutil
 import sys
-import tempfile
-import unittest
 
-from processes import main, run
+from processes import FolderTest, main, run
 
 TEXT = pathlib.Path(__file__).parents[2] / "LICENSE"
 SMALL = ("--text", TEXT, "--width", 16, "--heads", 8, "--blocks", 8, "--context", 16, "--batch-size", 16, "--microbatches", 2, "--steps", 20,
@@ -27,12 +25,7 @@ def sizes(data, pipeline, tensor):
     return "-n", data * pipeline * tensor, "--data", data, "--pipeline", pipeline, "--tensor", tensor
 
 
-class Gpt(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Gpt(FolderTest):
     def train(self, mesh, *options):
         """The losses of the steps, and the lines."""
         out = self.folder / "out"

@@ -2,25 +2,16 @@
 """parameter_server PROGRAM: a run whose every process is killed goes on from its checkpoint to the losses of one that was not."""
 import csv
 import os
-import pathlib
 import re
-import signal
 import sys
-import tempfile
 import time
-import unittest
 
-from processes import PATIENCE, Program, main, run, wait_until_gone
+from processes import PATIENCE, FolderTest, Program, kill_all, main, run
 
 TRAINERS = ("trainer1", "trainer2")
 
 
-class Resume(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Resume(FolderTest):
     def command(self, name):
         return (PROGRAM, "--mode-step", "synchronous", "--images", 6400, "--epochs", 2, "--batch-size", 32,
                 "--out", self.folder / name, "--checkpoint", self.folder / name / "steps", "--checkpoint-every", 10)
@@ -51,10 +42,7 @@ class Resume(unittest.TestCase):
                 self.assertLess(time.monotonic(), end, job.output())
                 self.assertIsNone(job.process.poll(), "the program exited before it was killed")
                 time.sleep(0.01)
-            processes = job.children()
-            for pid in [job.process.pid, *processes.values()]:
-                os.kill(pid, signal.SIGKILL)
-            wait_until_gone(processes.values(), within=PATIENCE)
+            kill_all(job)
 
     def test_after_kill_9_of_every_process(self):
         status, lines = run(*self.command("whole"))

@@ -3,22 +3,16 @@
 import csv
 import pathlib
 import sys
-import tempfile
 import unittest
 
-from processes import main, run
+from processes import FolderTest, main, run
 
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 SMALL = ("--width", 4, "--batch-size", 32, "--images", 640, "--test-images", 500, "--microbatches", 4)
 
 
 @unittest.skipUnless(DATA.exists(), "not installed: dataset-fashion-mnist")
-class PipelineResNet(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class PipelineResNet(FolderTest):
     def train(self, *options):
         """The losses, and the folder with the pictures."""
         out = self.folder / "_".join(map(str, options)).replace("/", "_")

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -104,6 +105,14 @@ def eventually(what, condition):
         time.sleep(0.01)
 
 
+def kill_all(program):
+    """Kills a program and its child processes."""
+    processes = program.children()
+    for pid in [program.process.pid, *processes.values()]:
+        os.kill(pid, signal.SIGKILL)
+    wait_until_gone(processes.values(), within=PATIENCE)
+
+
 def wait_until_gone(pids, within):
     end = time.monotonic() + within
     while left := [pid for pid in pids if not is_gone(pid)]:
@@ -121,6 +130,15 @@ def free_address():
         probe.bind((f"127.{1 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}", 0))
         host, port = probe.getsockname()
         return f"{host}:{port}"
+
+
+class FolderTest(unittest.TestCase):
+    """A test with a folder, which is removed at its end."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
 
 
 class _Result(unittest.TextTestResult):

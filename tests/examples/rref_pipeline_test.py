@@ -1,12 +1,9 @@
 #!/usr/bin/env python3
 """rref_pipeline PROGRAM: the two stages learn, exactly as one process without weft does, and the last step is drawn."""
-import pathlib
 import re
 import sys
-import tempfile
-import unittest
 
-from processes import main, run
+from processes import FolderTest, main, run
 
 
 def losses(lines):
@@ -19,11 +16,10 @@ def computations(svg):
     return {name: (float(x), float(width)) for x, width, name in found}
 
 
-class RRefPipeline(unittest.TestCase):
+class RRefPipeline(FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.svg = pathlib.Path(folder.name) / "timeline.svg"
+        super().setUp()
+        self.svg = self.folder / "timeline.svg"
 
     def test_draws_each_computation_of_the_last_step_once(self):
         status, lines = run(PROGRAM, "--steps", 3, "--svg", self.svg)

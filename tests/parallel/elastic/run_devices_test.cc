@@ -1,6 +1,5 @@
 // Training on devices, over a FakeNccl: agents of one process, a device each.
 #include <weft/parallel/elastic/run.h>
-#include <weft/rpc/job/store/store.h>
 
 #include <torch/torch.h>
 
@@ -86,10 +85,7 @@ TEST(ElasticRunOnDevices, CommunicatorsShrinkAndGrow) {
   anna.before_step = [&](const Group& group) {
     if (anna.step != 5 || group.size() != 2 || dora.thread.joinable()) return;
     dora.start({});
-    anna.job.store()->get("elastic/train/ready/dora", {.timeout = std::chrono::seconds{60}}).get();
-    for (auto watch = anna.job.watch_members();;)  // and until this agent knows the member
-      for (const rpc::MemberEvent& event : watch->next().get(std::chrono::seconds{60}))
-        if (event.member.name == "dora") return;
+    await_ready(anna.job, "dora");
   };
   for (const int first : {0, 1, 2}) workers[first]->start({.workers = {.min = 2, .start = 3}});
   devices.work_until(

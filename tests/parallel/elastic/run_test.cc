@@ -1,6 +1,5 @@
 #include <weft/parallel/elastic/run.h>
 
-#include <weft/rpc/job/store/store.h>
 #include <weft/rpc/testing/wait.h>
 
 #include <array>
@@ -78,12 +77,18 @@ class ElasticRun : public ::testing::Test {
     made.training.log = [this](const Step& step) { log.add(step); };
     return made;
   }
-  // The first worker blocks here until the named worker can take part in the next generation.
-  static void await_ready(Worker& waiting, const std::string& name) {
-    waiting.job.store()->get("elastic/train/ready/" + name, {.timeout = std::chrono::seconds{60}}).get();
-    for (auto watch = waiting.job.watch_members();;)  // and until this agent knows the member
-      for (const rpc::MemberEvent& event : watch->next().get(std::chrono::seconds{60}))
-        if (event.member.name == name) return;
+  // The first worker starts another one in a step of so many ranks, and waits until it is ready.
+  void starts_in(std::int64_t step, int ranks, Worker& other, const RunOptions& options = {}) {
+    workers[0]->training.before_step = [this, step, ranks, &other, options](std::int64_t now,
+                                                                            const Group& group) {
+      if (now != step || group.size() != ranks || other.thread.joinable()) return;
+      other.start(options);
+      await_ready(workers[0]->job, other.agent.name());
+    };
+  }
+  // Expects that these workers have trained to the end.
+  void expect_finished(const std::vector<std::size_t>& numbers) {
+    for (const std::size_t number : numbers) EXPECT_EQ(workers[number]->end(), Outcome::finished);
   }
   static std::vector<std::uint64_t> generations(const Worker& worker) {
     std::vector<std::uint64_t> numbers;
@@ -124,7 +129,7 @@ TEST_F(ElasticRun, SurvivorsContinueFromTheLastCommit) {
   dies_at(*workers[1], 7);
   for (auto& each : workers) each->start(three);
   EXPECT_THROW(workers[1]->end(), Killed);
-  for (const std::size_t survivor : {0, 2}) EXPECT_EQ(workers[survivor]->end(), Outcome::finished);
+  expect_finished({0, 2});
   log.expect_replay(0, *workers[2]->training.model);
   // three workers computed it, and it was lost, because the last commit was after step 5
   EXPECT_EQ(log.of_step(6).size(), 2U);
@@ -139,13 +144,9 @@ TEST_F(ElasticRun, SurvivorsContinueFromTheLastCommit) {
 TEST_F(ElasticRun, AWorkerJoinsAtACommit) {
   for (const std::string name : {"anna", "bert"}) worker(name);
   Worker& dora = worker("dora");
-  workers[0]->training.before_step = [&](std::int64_t step, const Group& group) {
-    if (step != 5 || group.size() != 2) return;
-    dora.start({});
-    await_ready(*workers[0], "dora");
-  };
+  starts_in(5, 2, dora);
   for (const int first : {0, 1}) workers[first]->start({.workers = {.min = 2}});
-  for (const int first : {0, 1}) EXPECT_EQ(workers[first]->end(), Outcome::finished);
+  expect_finished({0, 1});
   EXPECT_EQ(dora.end(), Outcome::finished);
   log.expect_replay(0, *dora.training.model);
   std::int64_t first = 0;
@@ -170,15 +171,14 @@ TEST_F(ElasticRun, AWorkerJoinsAfterUnfreezing) {
       freeze_and_unfreeze(step, *model);
       if (!starts || step != 5 || group.size() != 2) return;
       dora.start({});
-      await_ready(*workers[0], "dora");
+      await_ready(workers[0]->job, "dora");
     };
   }
   for (const int first : {0, 1}) workers[first]->start({.workers = {.min = 2}});
-  for (const int each : {0, 1, 2}) EXPECT_EQ(workers[each]->end(), Outcome::finished);
+  expect_finished({0, 1, 2});
   Net model(0);
   log.expect_replay(model, epochs, {}, freeze_and_unfreeze);
-  EXPECT_TRUE(at::allclose(model.first, dora.training.model->first, 1e-9, 1e-12));
-  EXPECT_TRUE(at::allclose(model.second, dora.training.model->second, 1e-9, 1e-12));
+  expect_values(model, *dora.training.model);
   EXPECT_EQ(dora.changes[0].group.size(), 3);
 }
 
@@ -190,7 +190,7 @@ TEST_F(ElasticRun, ADepartureCausesNoSync) {
   };
   for (auto& each : workers) each->start(three);
   EXPECT_EQ(bert.end(), Outcome::left);
-  for (const int other : {0, 2}) EXPECT_EQ(workers[other]->end(), Outcome::finished);
+  expect_finished({0, 2});
   log.expect_replay(0, *workers[2]->training.model);
   EXPECT_EQ(log.of_step(5).size(), 3U);  // the commit after which the worker left
   EXPECT_EQ(log.of_step(6).size(), 2U);
@@ -214,17 +214,13 @@ TEST_F(ElasticRun, AWorkerThatStopsBeforeItTrainsDoesNotTrain) {
 TEST_F(ElasticRun, RanksThatSeeDifferentChangesAgreeOnTheSync) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
   Worker& dora = worker("dora");
-  workers[0]->training.before_step = [&](std::int64_t step, const Group& group) {
-    if (step != 4 || group.size() != 3) return;
-    dora.start({});
-    await_ready(*workers[0], "dora");
-  };
+  starts_in(4, 3, dora);
   workers[1]->training.before_step = [&](std::int64_t step, const Group&) {
     if (step == 5) workers[1]->training.state.leave();
   };
   for (const int first : {0, 1, 2}) workers[first]->start(three);
   EXPECT_EQ(workers[1]->end(), Outcome::left);
-  for (const int other : {0, 2, 3}) EXPECT_EQ(workers[other]->end(), Outcome::finished);
+  expect_finished({0, 2, 3});
   log.expect_replay(0, *dora.training.model);
   for (const int other : {0, 2, 3}) {
     EXPECT_EQ(workers[other]->changes.back().group.members(), (Names{"anna", "cleo", "dora"}));
@@ -278,7 +274,7 @@ TEST_F(ElasticRun, AWorkerThatLeavesBeforeTheGroupIsFormedIsSkipped) {
   store_of_job->set(key, std::to_string(cleo.agent.id().incarnation) + " 2").get();
   store_of_job->get("elastic/train/generation", {.timeout = std::chrono::seconds{60}}).get();
   store_of_job->remove(key).get();
-  for (const int other : {0, 1}) EXPECT_EQ(workers[other]->end(), Outcome::finished);
+  expect_finished({0, 1});
   log.expect_replay(0, *workers[1]->training.model);
   EXPECT_EQ(workers[1]->changes.at(0).group.members(), (Names{"anna", "bert"}));
   EXPECT_EQ(workers[1]->changes.at(0).generation, 2U);
@@ -323,11 +319,8 @@ TEST_F(ElasticRun, AWorkerOfAFinishedTrainingLogsThatItDoesNotTrain) {
 TEST_F(ElasticRun, FailsBelowTheMinimumAfterItsPatience) {
   Worker& anna = worker("anna");
   anna.start({.workers = {.min = 2}, .patience = std::chrono::milliseconds{20}});
-  const auto error = test::error_of([&] { return anna.end(); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
-  EXPECT_NE(std::string(error->what()).find("1 worker is ready, expected at least 2"), std::string::npos)
-      << error->what();
+  test::expect_error([&] { return anna.end(); }, ErrorKind::deadline_exceeded,
+                     "1 worker is ready, expected at least 2");
 }
 
 TEST(LauncherLimits, AreTheDefaultOfRun) {
@@ -345,11 +338,7 @@ TEST(LauncherLimits, AreTheDefaultOfRun) {
 TEST_F(ElasticRun, SparesReplaceWorkersInTheirOrder) {
   for (const std::string name : {"anna", "bert"}) worker(name);
   Worker& dora = worker("dora");
-  workers[0]->training.before_step = [&](std::int64_t step, const Group&) {
-    if (step != 1 || dora.thread.joinable()) return;
-    dora.start({.workers = {.min = 2, .max = 2}});
-    await_ready(*workers[0], "dora");
-  };
+  starts_in(1, 2, dora, {.workers = {.min = 2, .max = 2}});
   dies_at(*workers[1], 9);
   for (const int first : {0, 1}) workers[first]->start({.workers = {.min = 2, .max = 2}});
   EXPECT_THROW(workers[1]->end(), Killed);
@@ -394,7 +383,7 @@ class ElasticSteps : public ElasticRun {
       each->training.before_step = [&each = *each, &joining, options](std::int64_t step, const Group& group) {
         if (step != 5 || group.size() != 2) return;
         if (group.rank() == 0 && !joining.thread.joinable()) joining.start(options);
-        await_ready(each, joining.agent.name());
+        await_ready(each.job, joining.agent.name());
       };
     }
   }
@@ -411,7 +400,7 @@ TEST_F(ElasticSteps, SurvivorsLoseOnlyTheStepInFlight) {
   dies_in(*workers[1], 7);
   for (auto& each : workers) each->start(three);
   EXPECT_THROW(workers[1]->end(), Killed);
-  for (const std::size_t survivor : {0, 2}) EXPECT_EQ(workers[survivor]->end(), Outcome::finished);
+  expect_finished({0, 2});
   log.expect_replay(0, *workers[2]->training.model);
   EXPECT_EQ(log.of_step(6).size(), 3U);
   EXPECT_EQ(log.of_step(7).size(), 2U);
@@ -424,7 +413,7 @@ TEST_F(ElasticSteps, AWorkerJoinsAfterAnyStep) {
   Worker& dora = worker("dora");
   start_in_step_5(dora, {});
   for (const int first : {0, 1}) workers[first]->start({.workers = {.min = 2}});
-  for (const int each : {0, 1, 2}) EXPECT_EQ(workers[each]->end(), Outcome::finished);
+  expect_finished({0, 1, 2});
   log.expect_replay(0, *dora.training.model);
   EXPECT_GE(first_step_of_three(), 6);
   EXPECT_EQ(dora.changes[0].synced_from, 0);
@@ -450,11 +439,10 @@ TEST_F(ElasticSteps, AWorkerJoinsAndAnotherOneDiesWhileParametersAreUnfrozen) {
   }
   for (const int first : {0, 1}) workers[first]->start({.workers = {.min = 2}});
   EXPECT_THROW(workers[1]->end(), Killed);
-  for (const int each : {0, 2}) EXPECT_EQ(workers[each]->end(), Outcome::finished);
+  expect_finished({0, 2});
   Net model(0);
   log.expect_replay(model, epochs, {}, freeze_and_unfreeze);
-  EXPECT_TRUE(at::allclose(model.first, dora.training.model->first, 1e-9, 1e-12));
-  EXPECT_TRUE(at::allclose(model.second, dora.training.model->second, 1e-9, 1e-12));
+  expect_values(model, *dora.training.model);
 }
 
 TEST_F(ElasticSteps, ASpareTakesOverWithoutTheLossOfAStep) {
@@ -469,7 +457,7 @@ TEST_F(ElasticSteps, ASpareTakesOverWithoutTheLossOfAStep) {
     before(step, group);
     if (step != 1 || spare.thread.joinable()) return;
     spare.start(soon_logged);
-    await_ready(*workers[0], "dora");
+    await_ready(workers[0]->job, "dora");
     spare.waits.wait();
   };
   for (const int first : {0, 1}) workers[first]->start(two);
@@ -587,7 +575,7 @@ TEST_F(ElasticTransfers, ADeathBeforeTheStateArrivesDoesNotInterruptTheOthers) {
     throw Killed();
   };
   start(dora);
-  for (const int first : {0, 1}) EXPECT_EQ(workers[first]->end(), Outcome::finished);
+  expect_finished({0, 1});
   EXPECT_THROW(dora.end(), Killed);
   log.expect_replay(0, *workers[1]->training.model);
   for (std::int64_t step = 0; step < workers[0]->training.step; ++step)
@@ -695,7 +683,7 @@ TEST_F(ElasticRounds, SurvivorsOfARoundKeepTheirInnerSteps) {
   };
   for (std::size_t i = 0; i < 3; ++i) start(i, three);
   EXPECT_THROW(workers[1]->end(), Killed);
-  for (const int survivor : {0, 2}) EXPECT_EQ(workers[survivor]->end(), Outcome::finished);
+  expect_finished({0, 2});
   for (const std::size_t survivor : {0U, 2U}) {
     EXPECT_EQ(trained[survivor]->log.at(3).size(), 6U);  // the failed attempt and the successful one
     expect_replay(*trained[survivor]);
@@ -724,7 +712,7 @@ TEST_F(ElasticRounds, AWorkerJoinsAfterARoundWithTheOuterParameters) {
   trained[0]->before_step = [&] {
     if (trained[0]->outer.rounds() != 2 || std::exchange(started, true)) return;
     start(2, {});
-    await_ready(*workers[0], "dora");
+    await_ready(workers[0]->job, "dora");
   };
   // The others train until the worker has joined, which may take several rounds.
   rounds = 1000;
@@ -769,13 +757,13 @@ TEST_P(ElasticRates, EqualThoseOfAnUndisturbedRun) {
   anna.training.before_step = [&](std::int64_t step, const Group& group) {
     if (step != 5 || group.size() != 2) return;
     dora.start(options);
-    await_ready(anna, "dora");
+    await_ready(anna.job, "dora");
   };
   anna.training.after_step = [&](const Step& step, const Group&) {
     rates[step.step] = anna.training.optimizer.param_groups()[0].options().get_lr();
   };
   bert.training.before_step = [&](std::int64_t step, const Group& group) {
-    if (step == 5 && group.size() == 2) await_ready(bert, "dora");
+    if (step == 5 && group.size() == 2) await_ready(bert.job, "dora");
     if (group.size() != 3) return;
     if (joined < 0) joined = step;
     if (step == joined + 3 && !std::exchange(failed, true))
@@ -805,7 +793,7 @@ TEST_F(ElasticRun, AnExceptionOfTheProgramEndsOnlyThatWorker) {
   };
   for (auto& each : workers) each->start(three);
   EXPECT_THROW(workers[1]->end(), std::logic_error);
-  for (const int other : {0, 2}) EXPECT_EQ(workers[other]->end(), Outcome::finished);
+  expect_finished({0, 2});
   log.expect_replay(0, *workers[0]->training.model);
   EXPECT_EQ(workers[0]->changes.back().gone, Names{"bert"});
 }
@@ -819,9 +807,7 @@ TEST_F(ElasticRun, APersistentErrorIsThrown) {
     throw rpc::Error(ErrorKind::unavailable, "the data's server is gone");
   };
   anna.start({});
-  const auto error = test::error_of([&] { return anna.end(); });
-  ASSERT_TRUE(error);
-  EXPECT_NE(std::string(error->what()).find("the data's server is gone"), std::string::npos);
+  test::expect_error([&] { return anna.end(); }, "the data's server is gone");
   EXPECT_EQ(tries, 3);
 }
 
@@ -851,12 +837,8 @@ TEST_F(ElasticRun, WorkersWithDifferentStatesAreRefused) {
   std::int64_t more = 0;
   workers[1]->training.state.add("more", more);
   for (auto& each : workers) each->start({.workers = {.min = 2}});
-  for (auto& each : workers) {
-    const auto error = test::error_of([&] { return each->end(); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-    EXPECT_NE(std::string(error->what()).find("rank 1 has more ("), std::string::npos) << error->what();
-  }
+  for (auto& each : workers)
+    test::expect_error([&] { return each->end(); }, ErrorKind::failed_precondition, "rank 1 has more (");
 }
 
 // The replica outlives the body: its group is replaced in place.
@@ -901,7 +883,7 @@ TEST_F(ElasticRun, AReplicaKeepsItsBucketsInANewGroup) {
     });
   }
   EXPECT_THROW(workers[1]->end(), Killed);
-  for (const int other : {0, 2}) EXPECT_EQ(workers[other]->end(), Outcome::finished);
+  expect_finished({0, 2});
   EXPECT_EQ(made, (std::vector{1, 1, 1}));
   EXPECT_EQ(steps[0], 10);
   Net alone(0);
@@ -934,10 +916,8 @@ TEST_F(ElasticRun, RefusesAJobOfFixedSize) {
   options.rendezvous.world_size = 1;
   rpc::Job job(options, training_layers());
   State state;
-  const auto error = test::error_of([&] { return run(job, state, [](const Group&) {}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-  EXPECT_NE(std::string(error->what()).find("weft launch --elastic"), std::string::npos);
+  test::expect_error([&] { return run(job, state, [](const Group&) {}); }, ErrorKind::failed_precondition,
+                     "weft launch --elastic");
 }
 
 }  // namespace run_test

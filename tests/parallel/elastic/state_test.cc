@@ -3,7 +3,7 @@
 #include <weft/parallel/elastic/internal/state_access.h>
 #include <weft/parallel/elastic/internal/tensor_memory.h>
 
-#include "tests/parallel/data_parallel/ranks.h"
+#include "tests/parallel/on_ranks.h"
 
 namespace weft::elastic {
 namespace state_test {
@@ -212,8 +212,7 @@ TEST(StateOf, ACommitWithinABatchIsRefused) {
 }
 
 TEST(StateOf, FrozenParametersAreRestoredAndThoseOfTheSource) {
-  Company company(2);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     const auto model = std::make_shared<Net>();
     const auto trained = [&] {
       std::vector<std::string> names;
@@ -242,8 +241,7 @@ TEST(StateOf, FrozenParametersAreRestoredAndThoseOfTheSource) {
 }
 
 TEST(StateOf, PartsOfARankAreNotSynchronized) {
-  Company company(2);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     std::int64_t shared = group.rank(), own = 10 + group.rank();
     at::Generator generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(group.rank()));
     State state;
@@ -363,8 +361,7 @@ TEST(StateOf, APartlyAppliedStepRestoresTheLastCommit) {
 // Rank 1 does not learn how the vote has ended, because the group has failed. The others have applied the
 // step.
 TEST(StateOf, ARankWithoutTheResultOfTheVoteGetsTheStepOfTheOthers) {
-  Company company(3);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(3, [&](const Group& group) {
     Trainer trainer(kinds[0]);
     trainer.state.sync(group);
     for (int step = 0; step < 3; ++step) trainer.state.step([&] { trainer.step(step); });
@@ -417,8 +414,7 @@ TEST(StateOf, AFailedSyncRestoresTheStateBefore) {
     bool fails = false;
   };
   for (const Kind& kind : kinds) {
-    Company company(2);
-    on_ranks(company.groups(), [&](const Group& group) {
+    on_ranks(2, [&](const Group& group) {
       Trainer trainer(kind);
       auto failing = std::make_shared<Failing>();
       trainer.state.add("failing", failing);
@@ -438,8 +434,7 @@ TEST(StateOf, AFailedSyncRestoresTheStateBefore) {
 }
 
 TEST(StateOf, AllRanksCountCommitsFromASync) {
-  Company company(2);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     std::int64_t value = 0;
     State state;
     state.add("value", value);
@@ -456,8 +451,7 @@ TEST(StateOf, AllRanksCountCommitsFromASync) {
 
 // Rank 1 joins after the last step: the body ends while its state is in transit.
 TEST(StateOf, AStateThatArrivesAtTheEndIsKept) {
-  Company company(2);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     const Group alone = group.split(group.rank()).get().value();
     Trainer trainer(kinds[0]);
     ElasticSampler sampler(12);
@@ -482,8 +476,7 @@ TEST(StateOf, AStateThatArrivesAtTheEndIsKept) {
 
 // Rank 0 takes rank 1 for dead and trains alone in generation 2, while rank 1 still commits in generation 1.
 TEST(StateOf, ARankThatMissedAGenerationGetsTheStateOfTheOthers) {
-  Company company(2);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     const Group alone = group.split(group.rank()).get().value();
     std::int64_t value = 1;
     State state;
@@ -506,8 +499,7 @@ TEST(StateOf, ARankThatMissedAGenerationGetsTheStateOfTheOthers) {
 }
 
 TEST(StateOf, RanksWithDifferentPartsLearnTheFirstDifference) {
-  Company company(2);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     std::int64_t number = 0;
     double real = 0;
     State state;
@@ -517,10 +509,8 @@ TEST(StateOf, RanksWithDifferentPartsLearnTheFirstDifference) {
     } else {
       state.add("rate", number);
     }
-    const auto error = error_of([&] { return state.sync(group); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-    EXPECT_NE(std::string(error->what()).find("rank 0 has rate ("), std::string::npos) << error->what();
+    test::expect_error([&] { return state.sync(group); }, ErrorKind::failed_precondition,
+                       "rank 0 has rate (");
   });
 }
 

@@ -7,6 +7,7 @@
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
 #include <weft/parallel/elastic/learning_rate_scale.h>
 #include <weft/parallel/elastic/run.h>
+#include <weft/rpc/job/store/store.h>
 #include <weft/rpc/tensor/layers.h>
 
 #include <torch/torch.h>
@@ -20,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/errors.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/job.h"
 
 namespace weft::elastic::testing {
@@ -132,6 +133,14 @@ struct Trained {
   std::function<void(const Step&, const Group&)> after_step;
 };
 
+inline void expect_values(const Net& model, const at::Tensor& first, const at::Tensor& second) {
+  EXPECT_TRUE(at::allclose(model.first, first, 1e-9, 1e-12));
+  EXPECT_TRUE(at::allclose(model.second, second, 1e-9, 1e-12));
+}
+inline void expect_values(const Net& model, const Net& other) {
+  expect_values(model, other.first, other.second);
+}
+
 // The logged steps of all ranks. If a step was lost and repeated, it has the ranks of the later generation.
 class Log {
  public:
@@ -149,8 +158,7 @@ class Log {
                      std::optional<LearningRateScale> scale = {}) const {
     Net model(seed);
     expect_replay(model, epochs, scale);
-    EXPECT_TRUE(at::allclose(model.first, final_model.first, 1e-9, 1e-12));
-    EXPECT_TRUE(at::allclose(model.second, final_model.second, 1e-9, 1e-12));
+    expect_values(model, final_model);
   }
   // before_step: called with the model before each step.
   void expect_replay(Net& model, std::int64_t expected_epochs = epochs,
@@ -220,6 +228,14 @@ inline rpc::MemberOptions worker_options(const test::JobStore& store, const std:
   options.rendezvous = {
       .store = store.url, .rank = number, .fixed_world = false, .lease = std::chrono::hours{1}};
   return options;
+}
+
+// Blocks until the job's agent knows that another worker can take part in the next generation.
+inline void await_ready(rpc::Job& job, const std::string& other) {
+  job.store()->get("elastic/train/ready/" + other, {.timeout = std::chrono::seconds{60}}).get();
+  for (auto watch = job.watch_members();;)
+    for (const rpc::MemberEvent& event : watch->next().get(std::chrono::seconds{60}))
+      if (event.member.name == other) return;
 }
 
 }  // namespace weft::elastic::testing

@@ -3,10 +3,12 @@
 
 #include <weft/parallel/pipeline/layer_graph.h>
 #include <weft/parallel/pipeline/loss.h>
+#include <weft/parallel/schedule/generators.h>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -14,9 +16,16 @@
 #include <vector>
 
 #include "tests/parallel/collectives/company.h"
-#include "tests/support/errors.h"
+#include "tests/support/expect_error.h"
 
 namespace weft::pipeline::testing {
+
+using collectives::Group;
+using collectives::testing::Backend;
+using collectives::testing::Company;
+using rpc::ErrorKind;
+using test::error_of;
+using test::expect_error;
 
 inline at::Tensor numbers(at::IntArrayRef sizes, std::uint64_t seed) {
   return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
@@ -63,16 +72,59 @@ inline std::vector<int> one_block_each(int count) {
   return cuts;
 }
 
-// Runs f(group) for each rank in a separate thread. Returns the errors by rank.
+// The names of the schedules with a flush, and of their tests.
+inline std::vector<std::string> schedules_with_a_flush() {
+  std::vector<std::string> names;
+  for (const auto& generator : schedule::generators())
+    if (!generator.name.starts_with("pipedream")) names.emplace_back(generator.name);
+  return names;
+}
+inline std::string name_of_test(const ::testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+using Errors = std::vector<std::optional<rpc::Error>>;
+
+// Runs f(group) for each rank of a new group in a separate thread. Returns the errors by rank.
 template <class F>
-std::vector<std::optional<rpc::Error>> on_ranks(collectives::testing::Company& company, F f) {
-  const std::vector<collectives::Group> groups = company.groups();
-  std::vector<std::optional<rpc::Error>> errors(groups.size());
+Errors errors_on_ranks(int ranks, Backend backend, F f) {
+  Company company(ranks, backend);
+  const std::vector<Group> groups = company.groups();
+  Errors errors(groups.size());
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < groups.size(); ++rank)
-    threads.emplace_back([&, rank] { errors[rank] = test::error_of([&] { f(groups[rank]); }); });
+    threads.emplace_back([&, rank] { errors[rank] = error_of([&] { f(groups[rank]); }); });
   for (auto& thread : threads) thread.join();
   return errors;
+}
+template <class F>
+Errors errors_on_ranks(int ranks, F f) {
+  return errors_on_ranks(ranks, Backend::messages, std::move(f));
+}
+
+// Expects no errors.
+template <class F>
+void on_ranks(int ranks, Backend backend, F f) {
+  for (const auto& error : errors_on_ranks(ranks, backend, std::move(f)))
+    EXPECT_FALSE(error) << error->what();
+}
+template <class F>
+void on_ranks(int ranks, F f) {
+  on_ranks(ranks, Backend::messages, std::move(f));
+}
+
+// Expects that each rank has an error with this text.
+inline void expect_errors(const Errors& errors, const std::string& text) {
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error) << "expected an error with: " << text;
+    EXPECT_NE(std::string(error->what()).find(text), std::string::npos) << error->what();
+  }
+}
+inline void expect_errors(const Errors& errors, ErrorKind kind, const std::string& text = "") {
+  expect_errors(errors, text);
+  for (const auto& error : errors) EXPECT_EQ(error ? error->kind() : ErrorKind::internal, kind);
 }
 
 }  // namespace weft::pipeline::testing

@@ -10,7 +10,7 @@
 
 #include <stdexcept>
 
-#include "tests/support/errors.h"
+#include "tests/support/expect_error.h"
 
 namespace weft::pipeline::deferred_batch_norm_test {
 namespace {
@@ -164,10 +164,8 @@ TEST(DeferredBatchNorm, ConversionRefusesMembersOfOtherModules) {
     torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(2));
   };
   Member module;
-  const auto error = error_of([&] { convert_deferred_batch_norm(module); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), rpc::ErrorKind::failed_precondition);
-  EXPECT_NE(std::string(error->what()).find("declare it as a DeferredBatchNorm"), std::string::npos);
+  test::expect_error([&] { convert_deferred_batch_norm(module); }, rpc::ErrorKind::failed_precondition,
+                     "declare it as a DeferredBatchNorm");
 }
 
 TEST(DeferredBatchNorm, RefusesAnotherNumberOfChannels) {

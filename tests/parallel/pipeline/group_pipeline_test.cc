@@ -16,16 +16,7 @@
 namespace weft::pipeline::group_pipeline_test {
 namespace {
 
-using collectives::Group;
-using collectives::testing::Backend;
-using collectives::testing::Company;
-using rpc::ErrorKind;
-using test::error_of;
-using testing::blocks;
-using testing::numbers;
-using testing::on_ranks;
-using testing::one_block_each;
-using testing::squares;
+using namespace testing;
 
 // The first and the last block have equal weights.
 LayerGraph tied_blocks(int count) {
@@ -35,17 +26,8 @@ LayerGraph tied_blocks(int count) {
 }
 
 class GroupSchedules : public ::testing::TestWithParam<std::string> {};
-std::vector<std::string> with_a_flush() {
-  std::vector<std::string> names;
-  for (const auto& generator : schedule::generators())
-    if (!generator.name.starts_with("pipedream")) names.emplace_back(generator.name);
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(Flush, GroupSchedules, ::testing::ValuesIn(with_a_flush()), [](const auto& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Flush, GroupSchedules, ::testing::ValuesIn(testing::schedules_with_a_flush()),
+                         testing::name_of_test);
 
 TEST_P(GroupSchedules, TrainLikeTheWholeModel) {
   using schedule::Recompute;
@@ -81,8 +63,7 @@ TEST_P(GroupSchedules, TrainLikeTheWholeModel) {
     const at::Tensor outputs = one[0].forward({numbers({rows, 6}, 30)})[0];
     for (const auto& each : one[0].module->named_parameters()) expected[each.key()] = each.value();
 
-    Company company(ranks, backend);
-    const auto errors = on_ranks(company, [&](const Group& group) {
+    on_ranks(ranks, backend, [&](const Group& group) {
       const StageGraph graph =
           cut(tied_blocks(count),
               {.cuts = one_block_each(count), .built = stages_of(computations, group.rank()), .seed = 1});
@@ -107,7 +88,6 @@ TEST_P(GroupSchedules, TrainLikeTheWholeModel) {
       EXPECT_EQ(got.size(), graph.is_here(count - 1) ? 1U : 0U);
       for (const at::Tensor& each : got) EXPECT_TRUE(at::allclose(each, outputs, 1e-10, 1e-10));
     });
-    for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
   }
 }
 
@@ -124,8 +104,7 @@ TEST(GroupPipeline, RunsAScheduleByHand) {
   squares({one[0].forward({x})[0]}, {y}).backward();
   std::map<std::string, at::Tensor> expected;
   for (const auto& each : one[0].module->named_parameters()) expected[each.key()] = each.value().grad();
-  Company company(2);
-  const auto errors = on_ranks(company, [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     const StageGraph graph =
         cut(blocks(4), {.cuts = one_block_each(4), .built = stages_of(computations, group.rank())});
     graph.train(false);
@@ -137,23 +116,17 @@ TEST(GroupPipeline, RunsAScheduleByHand) {
         EXPECT_TRUE(at::allclose(each.value().grad(), expected.at(each.key()), 1e-10, 1e-10)) << each.key();
     }
   });
-  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
 }
 
 TEST(GroupPipeline, AStageThatThrowsFailsTheStepOnAllRanks) {
   const auto computations = schedule::one_forward_one_backward({.ranks = 3, .microbatches = 4});
-  Company company(3);
-  const auto errors = on_ranks(company, [&](const Group& group) {
+  const auto errors = errors_on_ranks(3, [&](const Group& group) {
     const StageGraph graph =
         cut(blocks(3, 1), {.cuts = {1, 2}, .built = stages_of(computations, group.rank())});
     GroupPipeline pipeline(group, graph, computations, {.loss = squares});
     pipeline.step({numbers({8, 6}, 1)}, {numbers({8, 6}, 2)});
   });
-  for (const auto& error : errors) {
-    ASSERT_TRUE(error);
-    EXPECT_NE(std::string(error->what()).find("stage 1, micro-batch 0, F: out of order"), std::string::npos)
-        << error->what();
-  }
+  expect_errors(errors, "stage 1, micro-batch 0, F: out of order");
 }
 
 // Two stages, each split over two ranks, with dropout of equal and of split activations.
@@ -161,9 +134,8 @@ TEST(GroupPipeline, RecomputesTensorParallelStagesWithDropout) {
   const auto run = [](schedule::Recompute mode) {
     const auto computations = schedule::add_recomputation(
         schedule::one_forward_one_backward({.ranks = 2, .microbatches = 3}), mode);
-    Company company(4, Backend::memory);
     std::vector<std::vector<at::Tensor>> all(4);
-    const auto errors = on_ranks(company, [&](const Group& world) {
+    on_ranks(4, Backend::memory, [&](const Group& world) {
       const Group tensor = world.split(world.rank() % 2).get().value(),
                   row = world.split(world.rank() / 2).get().value();
       LayerGraph model;
@@ -194,7 +166,6 @@ TEST(GroupPipeline, RecomputesTensorParallelStagesWithDropout) {
         own.push_back(pipeline.step({numbers({9, 6}, 1)}, {numbers({9, 6}, 2)}).loss);
       for (const at::Tensor& parameter : graph.parameters()) own.push_back(parameter.grad());
     });
-    for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
     return all;
   };
   const auto kept = run(schedule::Recompute::never), recomputed = run(schedule::Recompute::always);
@@ -228,9 +199,8 @@ TEST(GroupPipeline, ContinuesWithFewerAndMorePipelines) {
 
   for (const bool sharded : {false, true}) {
     SCOPED_TRACE(sharded ? "sharded" : "whole");
-    Company company(4, Backend::memory);
     std::vector<std::vector<double>> measured(4, std::vector<double>(6));
-    const auto errors = on_ranks(company, [&](const Group& world) {
+    on_ranks(4, Backend::memory, [&](const Group& world) {
       const int which = world.rank() / 2;
       const auto row = [&] { return world.split(which).get().value(); };
       const auto column = [&] { return world.split(world.rank() % 2).get().value(); };
@@ -332,7 +302,6 @@ TEST(GroupPipeline, ContinuesWithFewerAndMorePipelines) {
           EXPECT_TRUE(at::allclose(each.value(), expected.at(each.key()), 1e-10, 1e-10)) << each.key();
       }
     });
-    for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
     for (std::size_t step = 0; step < 6; ++step) {
       const bool alone = step == 2 || step == 3;
       const double loss = alone ? measured[0][step] : (measured[0][step] + measured[2][step]) / 2;
@@ -381,8 +350,7 @@ TEST(GroupPipeline, FollowsAProgramThatUnfreezesLoadsAndFreezes) {
   }
   for (const bool is_in_options : {false, true}) {
     SCOPED_TRACE(is_in_options ? "optimizer in the options" : "optimizer of the program");
-    Company company(2, Backend::memory);
-    const auto errors = on_ranks(company, [&](const Group& world) {
+    on_ranks(2, Backend::memory, [&](const Group& world) {
       const Group alone = world.split(world.rank()).get().value();
       torch::nn::Sequential model = make();
       GroupPipelineOptions options{.loss = squares, .data_parallel = world};
@@ -402,14 +370,12 @@ TEST(GroupPipeline, FollowsAProgramThatUnfreezesLoadsAndFreezes) {
               << "step " << step << ", parameter " << i;
       }
     });
-    for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
   }
 }
 
 // Both ranks would reduce as many elements.
 TEST(GroupPipeline, UnfreezingDifferentParametersFailsOnAllRanks) {
-  Company company(2, Backend::memory);
-  const auto errors = on_ranks(company, [&](const Group& world) {
+  const auto errors = errors_on_ranks(2, Backend::memory, [&](const Group& world) {
     torch::nn::Sequential model(torch::nn::Linear(6, 6), torch::nn::Linear(6, 6), torch::nn::Linear(6, 6));
     model->to(at::kDouble);
     for (const std::size_t layer : {0, 1})
@@ -435,9 +401,8 @@ TEST(GroupPipeline, UnfreezingDifferentParametersFailsOnAllRanks) {
 
 // The last weight gradient of rank 0 hangs until rank 1 has its error.
 TEST(GroupPipeline, AHungLastActionFailsTheStepAfterTheTimeout) {
-  Company company(2, Backend::memory);
   std::latch released(1);
-  const auto errors = on_ranks(company, [&](const Group& group) {
+  const auto errors = errors_on_ranks(2, Backend::memory, [&](const Group& group) {
     torch::nn::Sequential model(torch::nn::Linear(6, 6), torch::nn::Linear(6, 6));
     model->to(at::kDouble);
     int calls = 0;
@@ -454,42 +419,31 @@ TEST(GroupPipeline, AHungLastActionFailsTheStepAfterTheTimeout) {
     if (error) throw *error;
   });
   for (const auto& error : errors) EXPECT_TRUE(error);
-  EXPECT_EQ(errors[1]->kind(), ErrorKind::deadline_exceeded);
-  EXPECT_NE(std::string(errors[1]->what()).find("not all ranks have completed their actions within 3000 ms"),
-            std::string::npos)
-      << errors[1]->what();
+  expect_errors({errors[1]}, ErrorKind::deadline_exceeded,
+                "not all ranks have completed their actions within 3000 ms");
 }
 
 // Two pipelines of two ranks; rank 2 refuses. The groups remain usable.
 TEST(GroupPipeline, ARefusalOfOneRankReachesAllRanksAtOnce) {
   const auto computations = schedule::fill_drain({.ranks = 2, .microbatches = 2});
-  Company company(4, Backend::memory);
-  const auto errors = on_ranks(company, [&](const Group& world) {
+  on_ranks(4, Backend::memory, [&](const Group& world) {
     const Group row = world.split(world.rank() / 2).get().value(),
                 column = world.split(world.rank() % 2).get().value();
     const StageGraph graph =
         cut(blocks(2), {.cuts = {1}, .built = stages_of(computations, row.rank()), .seed = 1});
     GroupPipelineOptions options{.loss = squares, .data_parallel = column};
-    const auto refused = error_of([&] {
-      GroupPipelineOptions other = options;
-      if (world.rank() == 2) other.loss = nullptr;
-      GroupPipeline(row, graph, computations, other);
-    });
-    ASSERT_TRUE(refused);
-    EXPECT_EQ(refused->kind(),
-              world.rank() == 2 ? ErrorKind::invalid_argument : ErrorKind::failed_precondition);
-    EXPECT_NE(std::string(refused->what()).find("no loss: give GroupPipelineOptions::loss"),
-              std::string::npos)
-        << refused->what();
+    GroupPipelineOptions other = options;
+    if (world.rank() == 2) other.loss = nullptr;
+    expect_error([&] { GroupPipeline(row, graph, computations, other); },
+                 world.rank() == 2 ? ErrorKind::invalid_argument : ErrorKind::failed_precondition,
+                 "no loss: give GroupPipelineOptions::loss");
     GroupPipeline(row, graph, computations, options).step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)});
   });
-  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
 }
 
 // An optimizer does not take parameters that share memory. Only rank 1 has such parameters.
 TEST(GroupPipeline, AStageThatCannotBePreparedFailsAllRanks) {
-  Company company(2);
-  const auto errors = on_ranks(company, [&](const Group& group) {
+  const auto errors = errors_on_ranks(2, [&](const Group& group) {
     torch::nn::Sequential model(torch::nn::Linear(6, 6), torch::nn::Linear(6, 6));
     model->to(at::kDouble);
     if (group.rank() == 1) {
@@ -505,14 +459,13 @@ TEST(GroupPipeline, AStageThatCannotBePreparedFailsAllRanks) {
 
 TEST(GroupPipeline, RefusesGroupsThatDoNotFit) {
   const auto computations = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 2});
-  Company company(2);
-  const auto errors = on_ranks(company, [&](const Group& group) {
+  on_ranks(2, [&](const Group& group) {
     const StageGraph graph =
         cut(blocks(2), {.cuts = one_block_each(2), .built = stages_of(computations, group.rank())});
     GroupPipeline pipeline(group, graph, computations, {.loss = squares});
     const Group alone = group.split(group.rank()).get().value(),
                 turned = group.split(0, -group.rank()).get().value();
-    EXPECT_EQ(error_of([&] { pipeline.set_groups(alone); })->kind(), ErrorKind::invalid_argument);
+    EXPECT_EQ(test::kind_of([&] { pipeline.set_groups(alone); }), ErrorKind::invalid_argument);
     EXPECT_EQ(error_of([&] { pipeline.set_groups(turned); })->kind(), ErrorKind::invalid_argument);
     EXPECT_EQ(error_of([&] { pipeline.set_groups(group, alone); })->kind(), ErrorKind::invalid_argument);
     const auto on_rank_0 = group.rank() == 0 ? std::optional(alone) : std::nullopt;
@@ -521,52 +474,39 @@ TEST(GroupPipeline, RefusesGroupsThatDoNotFit) {
     pipeline.set_groups(group);
     pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)});
   });
-  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
 }
 
 TEST(GroupPipeline, RanksHaveTheSameCuts) {
   const auto computations = schedule::fill_drain({.ranks = 2, .microbatches = 2});
-  Company company(2);
-  const auto errors = on_ranks(company, [&](const Group& group) {
+  const auto errors = errors_on_ranks(2, [&](const Group& group) {
     const StageGraph graph = cut(blocks(4), {.cuts = {group.rank() == 0 ? 1 : 3}});
     GroupPipeline(group, graph, computations, {.loss = squares});
   });
-  for (const auto& error : errors) {
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
-  }
+  expect_errors(errors, ErrorKind::invalid_argument);
 }
 
 TEST(GroupPipeline, ARankWithADifferentNumberOfRowsFailsTheStep) {
   const auto computations = schedule::fill_drain({.ranks = 2, .microbatches = 2});
-  Company company(2);
-  const auto errors = on_ranks(company, [&](const Group& group) {
+  const auto errors = errors_on_ranks(2, [&](const Group& group) {
     const StageGraph graph = cut(blocks(2), {.cuts = {1}, .built = stages_of(computations, group.rank())});
     GroupPipeline pipeline(group, graph, computations, {.loss = squares});
     pipeline.step({numbers({8, 6}, 1)}, {numbers({7, 6}, 2)});
   });
-  for (const auto& error : errors) {
-    ASSERT_TRUE(error);
-    EXPECT_NE(std::string(error->what()).find("target 0 has 7 rows"), std::string::npos) << error->what();
-  }
+  expect_errors(errors, "target 0 has 7 rows");
 }
 
 TEST(GroupPipeline, RefusesInvalidArguments) {
   const auto two = schedule::fill_drain({.ranks = 2, .microbatches = 2});
   Company company(1);
   const Group group = company.groups().at(0);
-  const auto refused = [&](auto&& f) {
-    const auto error = error_of(f);
-    return error ? std::string(error->what()) : "not refused";
-  };
   const StageGraph graph = cut(blocks(2), {.cuts = {1}});
-  EXPECT_EQ(refused([&] { GroupPipeline(group, graph, two, {}); }),
+  EXPECT_EQ(test::message_of([&] { GroupPipeline(group, graph, two, {}); }),
             "GroupPipeline: no loss: give GroupPipelineOptions::loss");
-  EXPECT_EQ(refused([&] { GroupPipeline(group, graph, two, {.loss = squares}); }),
+  EXPECT_EQ(test::message_of([&] { GroupPipeline(group, graph, two, {.loss = squares}); }),
             "GroupPipeline: a schedule of 2 ranks, expected one for each of 1 of the group");
   const auto both = schedule::interleaved({.ranks = 1, .microbatches = 2, .chunks = 2});
   const StageGraph half = cut(blocks(2), {.cuts = {1}, .built = std::set<int>{1}});
-  EXPECT_EQ(refused([&] { GroupPipeline(group, half, both, {.loss = squares}); }),
+  EXPECT_EQ(test::message_of([&] { GroupPipeline(group, half, both, {.loss = squares}); }),
             "GroupPipeline: stage 0 of this rank has no module, expected one: see CutOptions::built");
 }
 

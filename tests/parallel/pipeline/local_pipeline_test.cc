@@ -2,29 +2,23 @@
 
 #include <weft/dist_autograd/engine/generator_states.h>
 #include <weft/parallel/schedule/communication.h>
-#include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>
 
 #include <ATen/autocast_mode.h>
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
-#include <algorithm>
 #include <atomic>
 #include <stdexcept>
 #include <thread>
 
-#include "tests/support/errors.h"
+#include "tests/parallel/pipeline/blocks.h"
 
 namespace weft::pipeline::local_pipeline_test {
 namespace {
 
 using rpc::ErrorKind;
 using test::error_of;
-
-at::Tensor numbers(at::IntArrayRef sizes, std::uint64_t seed) {
-  return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
-}
+using test::expect_error;
+using testing::numbers;
 
 at::Tensor squares(const at::Tensor& output, const at::Tensor& target) {
   return torch::mse_loss(output, target);
@@ -101,17 +95,8 @@ void expect_close(const std::vector<at::Tensor>& a, const std::vector<at::Tensor
 
 // Every schedule with a flush, compared with the model without stages, micro-batch by micro-batch.
 class Schedules : public ::testing::TestWithParam<std::string> {};
-std::vector<std::string> with_a_flush() {
-  std::vector<std::string> names;
-  for (const auto& generator : schedule::generators())
-    if (!generator.name.starts_with("pipedream")) names.emplace_back(generator.name);
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(Flush, Schedules, ::testing::ValuesIn(with_a_flush()), [](const auto& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Flush, Schedules, ::testing::ValuesIn(testing::schedules_with_a_flush()),
+                         testing::name_of_test);
 
 TEST_P(Schedules, GiveTheGradientsOfTheWholeModel) {
   using schedule::Recompute;
@@ -431,11 +416,8 @@ TEST_F(Faults, AStageThatThrowsFailsTheStepAndLeavesNoState) {
 
 TEST_F(Faults, WrongShapesAreErrorsOfTheirStage) {
   LocalPipeline pipeline = this->pipeline([](const at::Tensor&) {});
-  const auto error = error_of([&] { pipeline.step({numbers({8, 5}, 1)}, {y}); });
-  ASSERT_TRUE(error);
-  EXPECT_NE(std::string(error->what()).find("stage 0, micro-batch 0, F: addmm: mat1 and mat2"),
-            std::string::npos)
-      << error->what();
+  expect_error([&] { pipeline.step({numbers({8, 5}, 1)}, {y}); },
+               "stage 0, micro-batch 0, F: addmm: mat1 and mat2");
 }
 
 TEST_F(Faults, AStageThatStallsIsNamedAtTheTimeout) {
@@ -446,20 +428,13 @@ TEST_F(Faults, AStageThatStallsIsNamedAtTheTimeout) {
         if (++calls == 1) std::this_thread::sleep_for(std::chrono::seconds(2));
       },
       {.timeout = std::chrono::milliseconds(500)});
-  const auto error = error_of([&] { pipeline.step({x}, {y}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
-  EXPECT_NE(std::string(error->what()).find("has not arrived within 500 ms: rank 1 computes 1F0"),
-            std::string::npos)
-      << error->what();
+  expect_error([&] { pipeline.step({x}, {y}); }, ErrorKind::deadline_exceeded,
+               "has not arrived within 500 ms: rank 1 computes 1F0");
 }
 
 TEST_F(Faults, InvalidArgumentsAreRefused) {
   const auto refused = [&](ErrorKind kind, const std::string& words, const auto& make) {
-    const auto error = error_of(make);
-    ASSERT_TRUE(error) << words;
-    EXPECT_EQ(error->kind(), kind) << error->what();
-    EXPECT_NE(std::string(error->what()).find(words), std::string::npos) << error->what();
+    expect_error(make, kind, words);
   };
   const Model model(2);
   const auto two = schedule::fill_drain({.ranks = 2, .microbatches = 2});
@@ -495,6 +470,11 @@ TEST_F(Faults, InvalidArgumentsAreRefused) {
 }
 
 // --- Recomputation ---
+
+schedule::Schedule recomputed(int ranks) {
+  return schedule::add_recomputation(schedule::fill_drain({.ranks = ranks, .microbatches = 2}),
+                                     schedule::Recompute::always);
+}
 
 std::vector<at::Tensor> gradients_with_dropout(schedule::Recompute mode, std::int64_t* forwards) {
   torch::nn::Sequential model(torch::nn::Linear(6, 6), torch::nn::Dropout(0.5), torch::nn::Linear(6, 6));
@@ -538,12 +518,9 @@ TEST(Recomputation, OfSeveralRanksRefusesRandomNumbers) {
   graph.add({std::make_shared<Part>(2),
              [](const Values& x) { return Values{torch::dropout(x[0], 0.5, true)}; },
              {Source{0}}});
-  const auto schedule = schedule::add_recomputation(schedule::fill_drain({.ranks = 2, .microbatches = 2}),
-                                                    schedule::Recompute::always);
-  LocalPipeline pipeline(graph, schedule, {.loss = loss_of(squares)});
-  const auto error = error_of([&] { pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
+  LocalPipeline pipeline(graph, recomputed(2), {.loss = loss_of(squares)});
+  EXPECT_EQ(test::kind_of([&] { pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)}); }),
+            ErrorKind::failed_precondition);
   EXPECT_FALSE(graph.parameters()[0].grad().defined());
 }
 
@@ -632,9 +609,7 @@ TEST(Recomputation, ComputesTheLossOnce) {
     ++losses;
     return squares(output, target);
   });
-  const auto schedule = schedule::add_recomputation(schedule::fill_drain({.ranks = 1, .microbatches = 2}),
-                                                    schedule::Recompute::always);
-  LocalPipeline pipeline(graph, schedule, {.loss = counted});
+  LocalPipeline pipeline(graph, recomputed(1), {.loss = counted});
   EXPECT_EQ(pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)}).losses.size(), 2U);
   EXPECT_EQ(losses, 2);
 }
@@ -653,9 +628,7 @@ TEST(Recomputation, ChangesABufferOnce) {
                return Values{x[0] * 2};
              },
              {Source{0}}});
-  const auto schedule = schedule::add_recomputation(schedule::fill_drain({.ranks = 2, .microbatches = 2}),
-                                                    schedule::Recompute::always);
-  LocalPipeline pipeline(graph, schedule, {.loss = loss_of(squares)});
+  LocalPipeline pipeline(graph, recomputed(2), {.loss = loss_of(squares)});
   pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)});
   EXPECT_TRUE(mean.eq(2).all().item<bool>()) << mean;
 }
@@ -666,14 +639,9 @@ TEST(Recomputation, RefusesAnInputThatAStageChangesInPlace) {
   graph.add(module, step_input(0));
   graph.add(
       {std::make_shared<Part>(2), [](const Values& x) { return Values{x[0].relu_() * 2}; }, {Source{0}}});
-  const auto schedule = schedule::add_recomputation(schedule::fill_drain({.ranks = 2, .microbatches = 2}),
-                                                    schedule::Recompute::always);
-  LocalPipeline pipeline(graph, schedule, {.loss = loss_of(squares)});
-  const auto error = error_of([&] { pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-  EXPECT_NE(std::string(error->what()).find("RECOMPUTE: input 0 was changed in place"), std::string::npos)
-      << error->what();
+  LocalPipeline pipeline(graph, recomputed(2), {.loss = loss_of(squares)});
+  expect_error([&] { pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)}); },
+               ErrorKind::failed_precondition, "RECOMPUTE: input 0 was changed in place");
 }
 
 }  // namespace

@@ -15,14 +15,8 @@
 namespace weft::pipeline::training_matrix_test {
 namespace {
 
+using namespace testing;
 using namespace std::chrono_literals;
-using collectives::Group;
-using collectives::testing::Backend;
-using collectives::testing::Company;
-using testing::numbers;
-using testing::on_ranks;
-using testing::one_block_each;
-using testing::squares;
 
 enum class Program : std::uint8_t {
   load,
@@ -197,8 +191,7 @@ TEST_P(TrainingMatrix, ParametersAreThoseOfOneProcess) {
   };
   run(program, one);
 
-  Company company(2, Backend::memory);
-  const auto errors = on_ranks(company, [&](const Group& created) {
+  const auto errors = errors_on_ranks(2, Backend::memory, [&](const Group& created) {
     const Group group = created.split(0).get().value();
     const StageGraph graph = cut(layers(habits), {.cuts = {2}, .built = stages_of(schedule, group.rank())});
     Trainer trainer;

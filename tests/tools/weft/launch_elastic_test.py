@@ -8,12 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
-import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
-from processes import PATIENCE, Program, eventually, free_address, is_gone, main, run, wait_until_gone  # noqa: E402
+from processes import PATIENCE, FolderTest, Program, eventually, free_address, is_gone, main, run, wait_until_gone  # noqa: E402
 
 from hosts import Hosts  # noqa: E402
 
@@ -72,7 +70,7 @@ class KubernetesApi(http.server.ThreadingHTTPServer):
         self.server_close()
 
 
-class Elastic(unittest.TestCase):
+class Elastic(FolderTest):
     def etcd(self):
         """The URL of a job in an etcd of this test."""
         if not shutil.which("etcd"):
@@ -86,9 +84,7 @@ class Elastic(unittest.TestCase):
         return f"etcd://{address}/job"
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.done = self.folder / "done"
         # Replaces ssh to hosts a, b, ..., all of which are this host.
         self.rsh = self.script("rsh", 'FAKE_HOST=$1 exec sh -c "$2"')

@@ -18,7 +18,7 @@ import unittest
 import xml.etree.ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
-from processes import PATIENCE, Program, eventually, main  # noqa: E402
+from processes import PATIENCE, FolderTest, Program, eventually, main  # noqa: E402
 
 
 class Agent(Program):
@@ -27,14 +27,41 @@ class Agent(Program):
         self.addresses = [self.wait_for(r"listens at (\S+)")[1] for one in addresses if not one.startswith("--")]
 
 
-def weft(*arguments, given=None):
+def weft(*arguments, given=None, cwd=None):
     """Runs weft: its exit status, its output, its errors."""
     ended = subprocess.run([WEFT, *arguments], input=given, stdin=subprocess.DEVNULL if given is None else None,
-                           capture_output=True, text=True, timeout=PATIENCE)
+                           capture_output=True, text=True, timeout=PATIENCE, cwd=cwd)
     return ended.returncode, ended.stdout, ended.stderr
 
 
-class WeftTest(unittest.TestCase):
+class ProgramTest(unittest.TestCase):
+    def printed(self, *arguments, **options):
+        """What a command that succeeds prints."""
+        status, output, errors = weft(*arguments, **options)
+        self.assertEqual((status, errors), (0, ""), arguments)
+        return output
+
+
+class FileTest(FolderTest, ProgramTest):
+    """Commands that ask no agent, in a folder for their files."""
+
+    ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+    def check_refused(self, found, pattern, *arguments):
+        status, output, errors = weft(*arguments, cwd=self.folder)
+        self.assertEqual((status, output), (found, ""), errors)
+        self.assertIn(pattern, errors)
+
+    def check_shown(self, command, page, number):
+        """The commands of a page print what it shows below them."""
+        shown = re.findall(rf"(?m)^    \$ weft {command} (.*)\n((?:(?:    [^$].*)?\n)+)", page)
+        self.assertEqual(len(shown), number)
+        for arguments, output in shown:
+            printed = self.printed(command, *shlex.split(arguments), cwd=self.folder)
+            self.assertEqual(printed.rstrip(), textwrap.dedent(output).rstrip(), arguments)
+
+
+class WeftTest(ProgramTest):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
@@ -52,9 +79,7 @@ class WeftTest(unittest.TestCase):
         return weft("call", self.address, method, *arguments, given=given)
 
     def result(self, method, *arguments, given=None):
-        status, output, errors = self.call(method, *arguments, given=given)
-        self.assertEqual((status, errors), (0, ""), errors)
-        return output.rstrip("\n")
+        return self.printed("call", self.address, method, *arguments, given=given).rstrip("\n")
 
     def refused(self, status, pattern, *arguments, given=None):
         found, output, errors = weft(*arguments, given=given)
@@ -65,8 +90,7 @@ class WeftTest(unittest.TestCase):
 
 class Listing(WeftTest):
     def test_all_methods_and_the_structs_that_they_need(self):
-        status, output, errors = weft("list", self.address)
-        self.assertEqual((status, errors), (0, ""))
+        output = self.printed("list", self.address)
         for line in (r"echo\.map +\(\{i32: str\}\) -> \{i32: str\}",
                      r"echo\.variant +\(<i64 \| f64 \| str>\) -> <i64 \| f64 \| str>",
                      r"echo\.tuple +\(i32, str, bool\) -> \(i32, str, bool\)",
@@ -82,14 +106,12 @@ class Listing(WeftTest):
         self.assertEqual(output.count("Point {"), 1)
 
     def test_some_of_them(self):
-        status, output, _ = weft("list", self.address, "*.re[af]*")
-        self.assertEqual(status, 0)
+        output = self.printed("list", self.address, "*.re[af]*")
         self.assertEqual([line.split()[0] for line in output.splitlines()], ["echo.real", "echo.reals", "ends.refuse"])
         self.assertEqual(weft("list", self.address, "nowhere"), (1, "", "weft: no method matches 'nowhere'\n"))
 
     def test_as_json(self):
-        status, output, _ = weft("list", self.address, "--json")
-        self.assertEqual(status, 0)
+        output = self.printed("list", self.address, "--json")
         methods = {one["name"]: one for one in json.loads(output)}
         self.assertEqual(methods["echo.tuple"], {"name": "echo.tuple", "signature": "(i32,str,bool)->(i32,str,bool)",
                                                  "parameters": ["i32", "str", "bool"], "result": "(i32,str,bool)",
@@ -252,8 +274,7 @@ class Errors(WeftTest):
             with self.subTest(arguments=arguments):
                 self.refused(2, ".", *arguments)
         for arguments in (("--help",), ("call", "--help"), ("--version",)):
-            status, output, errors = weft(*arguments)
-            self.assertEqual((status, errors), (0, ""))
+            output = self.printed(*arguments)
             self.assertRegex(output, "ARGUMENT" if "call" in arguments else r"\d\.\d|ping")
 
     def test_of_the_way(self):
@@ -303,17 +324,14 @@ class Errors(WeftTest):
 
 class HealthAndPing(WeftTest):
     def test_ping(self):
-        status, output, errors = weft("ping", self.address, "--count", "2", "--interval", "1ms")
-        self.assertEqual((status, errors), (0, ""))
+        output = self.printed("ping", self.address, "--count", "2", "--interval", "1ms")
         self.assertRegex(output, r"\Atested\\u001b\[1m at tcp://\S+ \(incarnation [0-9a-f]{16}\), connected in .* ms\n"
                                  r"1: \S+ ms\n2: \S+ ms\nleast \S+ ms, mean \S+ ms, most \S+ ms\n\Z")
-        status, output, _ = weft("ping", self.address, "-c", "3", "-i", "0", "--json")
-        self.assertEqual(status, 0)
+        output = self.printed("ping", self.address, "-c", "3", "-i", "0", "--json")
         self.assertEqual(len(json.loads(output)["round_trips_us"]), 3)
 
     def test_health(self):
-        status, output, errors = weft("health", self.address)
-        self.assertEqual((status, errors), (0, ""))
+        output = self.printed("health", self.address)
         self.assertRegex(output, r"\Aserving\n  agent +tested\\u001b\[1m \(incarnation [0-9a-f]{16}\)\n  weft +\d+\.\d+\.\d+\n"
                                  r"  uptime +\S.*\n  calls +\d+ served now, \d+ made and in flight\n\Z")
         status, output, _ = weft("health", self.address, "--json")
@@ -335,8 +353,7 @@ class HealthAndPing(WeftTest):
 class Looking(WeftTest):
     def test_top(self):
         self.assertEqual(self.result("echo.small", "1"), "1")
-        status, output, errors = weft("top", self.address, "--once", "-i", "10ms")
-        self.assertEqual((status, errors), (0, ""))
+        output = self.printed("top", self.address, "--once", "-i", "10ms")
         self.assertRegex(output, r"\Atested\\u001b\[1m  up .* connections, ")
         self.assertRegex(output, r"(?m)^ +\d+\.\d +\d+\.\d +\d+ +\d+  echo\.small$")
         status, output, _ = weft("top", self.address, "-c", "2", "-i", "10ms")
@@ -356,8 +373,7 @@ class Looking(WeftTest):
                     break
             self.assertEqual((status, errors), (0, ""))
             self.assertRegex(output, r"\Aweft-\S+#\d+ ends\.hang on tested\\u001b\[1m, .*, suspended\n\Z")
-            status, output, errors = weft("hang", address, "--older", "0", "--json")
-            self.assertEqual((status, errors), (0, ""))
+            output = self.printed("hang", address, "--older", "0", "--json")
             graph = json.loads(output)
             self.assertEqual(graph["cycles"], [])
             self.assertEqual([call["waits_for"] for call in graph["calls"]], [[]])
@@ -386,15 +402,9 @@ class Looking(WeftTest):
             self.refused(2, "has no tracer", "trace", self.address)
 
 
-class Flights(unittest.TestCase):
-    """Of dumps in a folder: no agent is asked."""
-
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
+class Flights(FileTest):
     def flight(self, *arguments):
-        return weft("flight", self.folder.name, *arguments)
+        return weft("flight", str(self.folder), *arguments)
 
     def dump(self, rank, begun, state, members=("a", "b"), **fields):
         entries = [{"number": i, "kind": "collective", "state": state if i == begun - 1 else "done", "sequence": i,
@@ -404,7 +414,7 @@ class Flights(unittest.TestCase):
                 "members": members, "host": "h", "pid": 7, "error": "", "taken": 3 * 10**9, "begun": begun, "begun_values": 0,
                 "dropped": 0,
                 "entries": entries, **fields}
-        pathlib.Path(self.folder.name, f"world.0.rank{rank}.json").write_text(json.dumps(dump), encoding="utf-8")
+        (self.folder / f"world.0.rank{rank}.json").write_text(json.dumps(dump), encoding="utf-8")
 
     def test_all_is_well(self):
         for rank in (0, 1):
@@ -436,25 +446,20 @@ class Flights(unittest.TestCase):
 
     def test_a_damaged_dump_is_left_out(self):
         self.dump(0, 3, "begun")
-        pathlib.Path(self.folder.name, "world.0.rank1.json").write_text('{"format"', encoding="utf-8")
+        (self.folder / "world.0.rank1.json").write_text('{"format"', encoding="utf-8")
         status, output, errors = self.flight()
         self.assertEqual(status, 1)
         self.assertIn("rank 1 (b) has left no dump", output)
         self.assertRegex(errors, r"^weft: left out world\.0\.rank1\.json: .* cut off\n$")
 
     def test_no_dumps(self):
-        for arguments in ((), (self.folder.name,), (self.folder.name + "/nowhere",), (self.folder.name, "--fast")):
+        for arguments in ((), (str(self.folder),), (f"{self.folder}/nowhere",), (str(self.folder), "--fast")):
             status, output, errors = weft("flight", *arguments)
             self.assertEqual((status, output), (2, ""))
             self.assertNotEqual(errors, "")
 
 
-class ScheduleTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class ScheduleTest(FileTest):
     def test_simulates_and_draws(self):
         status, output, errors = weft("schedule", "--type", "zb-v", "--stages", "2", "--microbatches", "3", "--svg",
                                       str(self.folder / "out.svg"))
@@ -507,63 +512,46 @@ rank      busy      idle  activations  received
                                     ("3 values, expected 1 or 4", "--type", "1f1b", "--cost", "forward=1,2,3"),
                                     ("expected NAME=NUMBER", "--type", "1f1b", "--cost", "forward=fast"),
                                     ("expected one value of ", "--type", "1f1b", "--cost", "speed=1")):
-            status, output, errors = weft("schedule", *arguments)
-            self.assertEqual((status, output), (2, ""), errors)
-            self.assertIn(pattern, errors)
+            self.check_refused(2, pattern, "schedule", *arguments)
 
     def test_drew_the_pictures_of_the_documentation(self):
-        root = pathlib.Path(__file__).resolve().parents[3]
-        commands = re.findall(r"(?m)^    weft (schedule .*--svg) (docs/images/\S+)$", (root / "docs/pipelines.md").read_text())
+        commands = re.findall(r"(?m)^    weft (schedule .*--svg) (docs/images/\S+)$", (self.ROOT / "docs/pipelines.md").read_text())
         self.assertEqual(len(commands), 4)
         for arguments, picture in commands:
             drawn = self.folder / "drawn.svg"
-            status, output, errors = weft(*shlex.split(arguments), str(drawn))
-            self.assertEqual((status, errors), (0, ""))
-            self.assertEqual(drawn.read_text(), (root / picture).read_text(), f"draw {picture} again: docs/pipelines.md")
+            self.printed(*shlex.split(arguments), str(drawn))
+            self.assertEqual(drawn.read_text(), (self.ROOT / picture).read_text(), f"draw {picture} again: docs/pipelines.md")
 
     def test_lists_the_types(self):
-        status, output, errors = weft("schedule", "--list")
-        self.assertEqual((status, errors), (0, ""))
+        output = self.printed("schedule", "--list")
         self.assertEqual(len(output.splitlines()), 14)
         self.assertRegex(output, r"(?m)^zb-v +zero bubble, two chunks in a V")
 
 
-class PartitionTest(unittest.TestCase):
+class PartitionTest(FileTest):
     """The profile, the commands and their outputs in docs/pipelines.md, "Partition"."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.root = pathlib.Path(__file__).resolve().parents[3]
-        self.page = (self.root / "docs/pipelines.md").read_text()
+        super().setUp()
+        self.page = (self.ROOT / "docs/pipelines.md").read_text()
         self.profile = "".join(f"{line}\n" for line in re.findall(r"(?m)^    (.* -- .*)$", self.page))
         (self.folder / "model.txt").write_text(self.profile)
 
     def weft(self, *arguments):
-        ended = subprocess.run([WEFT, "partition", *arguments], cwd=self.folder, capture_output=True, text=True,
-                               timeout=PATIENCE)
-        return ended.returncode, ended.stdout, ended.stderr
+        return weft("partition", *arguments, cwd=self.folder)
 
     def test_prints_what_the_documentation_shows(self):
-        shown = re.findall(r"(?m)^    \$ weft partition (.*)\n((?:(?:    [^$].*)?\n)+)", self.page)
-        self.assertEqual(len(shown), 2)
-        for arguments, output in shown:
-            status, printed, errors = self.weft(*shlex.split(arguments))
-            self.assertEqual((status, errors), (0, ""))
-            self.assertEqual(printed.rstrip(), textwrap.dedent(output).rstrip(), arguments)
+        self.check_shown("partition", self.page, 2)
 
     def test_drew_the_picture_of_the_documentation(self):
         (arguments, picture), = re.findall(r"(?m)^    weft partition (.*--svg) (docs/images/\S+)$", self.page)
-        status, output, errors = self.weft(*shlex.split(arguments), "drawn.svg")
-        self.assertEqual((status, errors), (0, ""))
+        self.printed("partition", *shlex.split(arguments), "drawn.svg", cwd=self.folder)
         drawn = (self.folder / "drawn.svg").read_text()
-        self.assertEqual(drawn, (self.root / picture).read_text(), f"draw {picture} again: docs/pipelines.md")
+        self.assertEqual(drawn, (self.ROOT / picture).read_text(), f"draw {picture} again: docs/pipelines.md")
         xml.etree.ElementTree.fromstring(drawn)
 
     def test_writes_the_stages_of_the_layers(self):
-        status, output, errors = self.weft("model.txt", "-n", "4", "-o", "cut.txt")
-        self.assertEqual((status, errors), (0, ""))
+        self.printed("partition", "model.txt", "-n", "4", "-o", "cut.txt", cwd=self.folder)
         lines = (self.folder / "cut.txt").read_text().splitlines()
         stages = [line[-1] for line in lines if "stage_id=" in line]
         self.assertEqual(stages, list("00000111"))
@@ -577,8 +565,7 @@ class PartitionTest(unittest.TestCase):
                                    (4, "-n", "2,2", "-b", "1e10,1e9", "--straight"),
                                    (4, "-n", "4", "--straight", "--compressed-activations", "2"),
                                    (4, "-n", "4", "--straight", "--memory", "1e9", "--cuts", "in-order")):
-            status, output, errors = self.weft("model.txt", *arguments)
-            self.assertEqual((status, errors), (0, ""), arguments)
+            output = self.printed("partition", "model.txt", *arguments, cwd=self.folder)
             self.assertRegex(output, rf"^model\.txt: 8 layers, {stages} stages, {stages} workers\n", arguments)
             self.assertRegex(output, r"(?m)^bottleneck 0\.\d+ s$")
 
@@ -600,19 +587,15 @@ class PartitionTest(unittest.TestCase):
                 (2, "--objective", "model.txt", "-n", "2", "--objective", "speed"),
                 (1, "no partition of 8 layers uses exactly 9 workers, one a stage", "model.txt", "-n", "9", "--straight"),
                 (1, "fits into 1000000 bytes of memory each: allow more", "model.txt", "-n", "2", "--memory", "1e6")):
-            status, output, errors = self.weft(*arguments)
-            self.assertEqual((status, output), (found, ""), errors)
-            self.assertIn(pattern, errors)
+            self.check_refused(found, pattern, "partition", *arguments)
 
 
-class PlanTest(unittest.TestCase):
+class PlanTest(FileTest):
     """The commands and their outputs in docs/parallelism.md, "Choosing a factorization", for the figures of the table there."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.page = (pathlib.Path(__file__).resolve().parents[3] / "docs/parallelism.md").read_text()
+        super().setUp()
+        self.page = (self.ROOT / "docs/parallelism.md").read_text()
         layers = [(name, *figures) for names, *figures in self.rows() for name in self.layer_names(names)]
         self.assertEqual(len(layers), 34)
         for file, activation in (("gpt.txt", 3), ("kept.txt", 4)):
@@ -636,21 +619,14 @@ class PlanTest(unittest.TestCase):
         return [f"{stem}{number}" for number in range(int(first), int(last) + 1)]
 
     def weft(self, *arguments):
-        ended = subprocess.run([WEFT, "plan", *arguments], cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE)
-        return ended.returncode, ended.stdout, ended.stderr
+        return weft("plan", *arguments, cwd=self.folder)
 
     def json(self, *arguments):
-        status, output, errors = self.weft("gpt.txt", *arguments, "--json")
-        self.assertEqual((status, errors), (0, ""), arguments)
+        output = self.printed("plan", "gpt.txt", *arguments, "--json", cwd=self.folder)
         return json.loads(output)
 
     def test_prints_what_the_documentation_shows(self):
-        shown = re.findall(r"(?m)^    \$ weft plan (.*)\n((?:(?:    [^$].*)?\n)+)", self.page)
-        self.assertEqual(len(shown), 1)
-        for arguments, output in shown:
-            status, printed, errors = self.weft(*shlex.split(arguments))
-            self.assertEqual((status, errors), (0, ""))
-            self.assertEqual(printed.rstrip(), textwrap.dedent(output).rstrip(), arguments)
+        self.check_shown("plan", self.page, 1)
 
     def test_gives_json(self):
         found = self.json("--hosts", "1x4", "--data", "1", "--pipeline", "4", "--schedule", "1f1b", "--global-batch", "8",
@@ -708,9 +684,7 @@ class PlanTest(unittest.TestCase):
                 (2, "few.txt has no layer 'embedding', expected those of gpt.txt", "gpt.txt", "--hosts", "2", "--kept", "few.txt"),
                 (2, "unknown schedule 'zb-w', expected one of 1f1b", "gpt.txt", "--hosts", "2", "--schedule", "zb-w"),
                 (2, "expected sizes whose product can be the machine's 4 ranks", "gpt.txt", "--hosts", "2x2", "--data", "3")):
-            status, output, errors = self.weft(*arguments)
-            self.assertEqual((status, output), (found, ""), errors)
-            self.assertIn(pattern, errors)
+            self.check_refused(found, pattern, "plan", *arguments)
 
     def test_reports_that_nothing_is_possible(self):
         status, output, errors = self.weft("gpt.txt", "--hosts", "2x2", "--memory", "1GiB")

@@ -2,13 +2,12 @@
 
 #include <weft/parallel/elastic/internal/state_access.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
-#include <weft/rpc/job/store/store.h>
 
 #include <memory>
 #include <thread>
 
-#include "tests/parallel/data_parallel/ranks.h"
 #include "tests/parallel/elastic/training.h"
+#include "tests/parallel/on_ranks.h"
 
 namespace weft::elastic {
 namespace sharded_part_test {
@@ -88,6 +87,25 @@ std::ostream& operator<<(std::ostream& out, const Way& way) { return out << way.
 const Way ways[] = {{"FullySharded", made<FullySharded>},
                     {"ShardedOptimizer", made<OptimizerSharded<false>>},
                     {"Overlapped", made<OptimizerSharded<true>>}};
+
+void train_step(Trainee& trainee, const Data& data) {
+  trainee.zero_grad();
+  at::mse_loss(trainee.forward(data.x), data.y).backward();
+  trainee.step();
+}
+// The values after steps of one process.
+void expect_trained(const std::vector<at::Tensor>& values, int steps) {
+  Net expected(0);
+  const Data data;
+  torch::optim::SGD optimizer(expected.parameters(), momentum);
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    at::mse_loss(expected.forward(data.x), data.y).backward();
+    optimizer.step();
+  }
+  ASSERT_EQ(values.size(), 2U);
+  expect_values(expected, values[0], values[1]);
+}
 
 struct Died {};
 
@@ -182,19 +200,11 @@ class ElasticShards : public ::testing::TestWithParam<Way> {
     one.log = &log;
     return one;
   }
-  // Until the worker knows that another one is ready.
-  static void await_ready(Worker& worker, const std::string& other) {
-    worker.job.store()->get("elastic/train/ready/" + other, {.timeout = std::chrono::seconds{60}}).get();
-    for (auto watch = worker.job.watch_members();;)
-      for (const rpc::MemberEvent& event : watch->next().get(std::chrono::seconds{60}))
-        if (event.member.name == other) return;
-  }
   void expect_replay(const Worker& last) {
     Net model(0);
     log.expect_replay(model);
     ASSERT_EQ(last.values.size(), 2U);
-    EXPECT_TRUE(at::allclose(model.first, last.values[0], 1e-9, 1e-12));
-    EXPECT_TRUE(at::allclose(model.second, last.values[1], 1e-9, 1e-12));
+    expect_values(model, last.values[0], last.values[1]);
   }
 
   test::InProcessJobStore store;
@@ -226,7 +236,7 @@ TEST_P(ElasticShards, WorkersJoinAndDie) {
   workers[0]->before_step = [&](std::int64_t step, const Group& group) {
     if (step != 3 || group.size() != 2 || dora.thread.joinable()) return;
     dora.start(GetParam(), {});
-    await_ready(*workers[0], "dora");
+    await_ready(workers[0]->job, "dora");
   };
   workers[1]->dies_at(9);
   dora.dies_at(14);
@@ -251,7 +261,7 @@ TEST_P(ElasticShards, AWorkerJoinsAfterUnfreezing) {
       freeze_and_unfreeze(step, *own.trainee->model);
       if (&own != workers[0].get() || step != 5 || group.size() != 2) return;
       dora.start(GetParam(), {});
-      await_ready(own, "dora");
+      await_ready(own.job, "dora");
     };
   }
   for (const int first : {0, 1}) workers[first]->start(GetParam(), {.workers = {.start = 2}});
@@ -260,8 +270,7 @@ TEST_P(ElasticShards, AWorkerJoinsAfterUnfreezing) {
   log.expect_replay(model, epochs, {}, freeze_and_unfreeze);
   EXPECT_EQ(dora.members.size(), 3U);
   ASSERT_EQ(dora.values.size(), 2U);
-  EXPECT_TRUE(at::allclose(model.first, dora.values[0], 1e-9, 1e-12));
-  EXPECT_TRUE(at::allclose(model.second, dora.values[1], 1e-9, 1e-12));
+  expect_values(model, dora.values[0], dora.values[1]);
 }
 
 // The others wait in groups of the module or of the optimizer, which run() does not know.
@@ -293,12 +302,8 @@ TEST_P(ElasticShards, DeathsBeyondTheCopiesAreReported) {
   for (auto& each : workers) each->start(GetParam(), {.workers = {.start = 4}});
   for (const int dies : {1, 2}) EXPECT_THROW(workers[dies]->end(), Died);
   for (const int survivor : {0, 3}) {
-    const auto error = test::error_of([&] { workers[survivor]->end(); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition) << error->what();
-    const std::string text = error->what();
-    EXPECT_NE(text.find("no worker has the shards of cleo,"), std::string::npos) << text;
-    EXPECT_NE(text.find("load a checkpoint"), std::string::npos) << text;
+    test::expect_error([&] { workers[survivor]->end(); }, ErrorKind::failed_precondition,
+                       "no worker has the shards of cleo,", "load a checkpoint");
   }
 }
 
@@ -326,11 +331,7 @@ TEST_P(ElasticShards, ARankProvidesAStagedCommitThatItHasNotConfirmed) {
     EXPECT_EQ(state.sync(world), 0);
     const Data data;
     bool fails = false;
-    const auto step = [&] {
-      trainee->zero_grad();
-      at::mse_loss(trainee->forward(data.x), data.y).backward();
-      trainee->step();
-    };
+    const auto step = [&] { train_step(*trainee, data); };
     detail::StateAccess(state).set_votes([&](Vote own) {
       world.barrier().get();
       if (fails) throw rpc::Error(ErrorKind::aborted, "another rank has died");
@@ -349,19 +350,7 @@ TEST_P(ElasticShards, ARankProvidesAStagedCommitThatItHasNotConfirmed) {
     step();
     values[static_cast<std::size_t>(rank)] = trainee->values();
   });
-  Net expected(0);
-  const Data data;
-  torch::optim::SGD optimizer(expected.parameters(), momentum);
-  for (int step = 0; step < 3; ++step) {
-    optimizer.zero_grad();
-    at::mse_loss(expected.forward(data.x), data.y).backward();
-    optimizer.step();
-  }
-  for (const std::size_t rank : {0, 1}) {
-    ASSERT_EQ(values[rank].size(), 2U);
-    EXPECT_TRUE(at::allclose(values[rank][0], expected.first, 1e-9, 1e-12)) << rank;
-    EXPECT_TRUE(at::allclose(values[rank][1], expected.second, 1e-9, 1e-12)) << rank;
-  }
+  for (const std::size_t rank : {0, 1}) expect_trained(values[rank], 3);
 }
 
 // Only rank 0 learns that all ranks have staged the second commit. It is declared dead in the next
@@ -382,11 +371,7 @@ TEST_P(ElasticShards, TheCommitOfARankThatMissedAGenerationIsDropped) {
     EXPECT_EQ(state.sync(world), 0);
     const Data data;
     bool fails = false;
-    const auto step = [&] {
-      trainee->zero_grad();
-      at::mse_loss(trainee->forward(data.x), data.y).backward();
-      trainee->step();
-    };
+    const auto step = [&] { train_step(*trainee, data); };
     access.set_votes([&](Vote own) {
       world.barrier().get();
       if (fails) throw rpc::Error(ErrorKind::aborted, "rank 0 does not answer");
@@ -411,36 +396,19 @@ TEST_P(ElasticShards, TheCommitOfARankThatMissedAGenerationIsDropped) {
     step();
     values[static_cast<std::size_t>(rank)] = trainee->values();
   });
-  Net expected(0);
-  const Data data;
-  torch::optim::SGD optimizer(expected.parameters(), momentum);
-  for (int step = 0; step < 2; ++step) {
-    optimizer.zero_grad();
-    at::mse_loss(expected.forward(data.x), data.y).backward();
-    optimizer.step();
-  }
-  for (const auto& rank : values) {
-    ASSERT_EQ(rank.size(), 2U);
-    EXPECT_TRUE(at::allclose(expected.first, rank[0], 1e-9, 1e-12));
-    EXPECT_TRUE(at::allclose(expected.second, rank[1], 1e-9, 1e-12));
-  }
+  for (const auto& of_rank : values) expect_trained(of_rank, 2);
 }
 
 // Restores after a failure outside of run(). The commit is this rank's own shard.
 TEST_P(ElasticShards, RestoreUsesTheOwnShard) {
-  Company company(2);
-  on_ranks(company.groups(), [&](const Group& world) {
+  on_ranks(2, [&](const Group& world) {
     const Group alone = world.split(world.rank()).get().value();
     const auto trainee = GetParam().make(alone, 1, 1, false);
     State state;
     trainee->add_to(state);
     state.sync(world);
     const Data data;
-    const auto step = [&] {
-      trainee->zero_grad();
-      at::mse_loss(trainee->forward(data.x), data.y).backward();
-      trainee->step();
-    };
+    const auto step = [&] { train_step(*trainee, data); };
     step();
     state.commit();
     EXPECT_EQ(test::kind_of([&] { state.step(step); }), rpc::ErrorKind::failed_precondition);

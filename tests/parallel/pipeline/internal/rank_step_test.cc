@@ -1,36 +1,19 @@
 // Steps of stages with unusual shapes, through LocalPipeline: RankStep and StageRunner.
-#include <weft/parallel/pipeline/layer_graph.h>
 #include <weft/parallel/pipeline/local_pipeline.h>
-#include <weft/parallel/schedule/communication.h>
-#include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/text.h>
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include <algorithm>
 #include <atomic>
 #include <latch>
 #include <mutex>
-#include <stdexcept>
-#include <thread>
 
-#include "tests/support/errors.h"
+#include "tests/parallel/pipeline/blocks.h"
 
 namespace weft::pipeline::rank_step_test {
 namespace {
 
-using rpc::ErrorKind;
+using namespace testing;
 using schedule::Recompute;
-using test::error_of;
-
-at::Tensor numbers(at::IntArrayRef sizes, std::uint64_t seed) {
-  return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
-}
-
-const Loss squares = loss_of(
-    [](const at::Tensor& output, const at::Tensor& target) { return torch::mse_loss(output, target); });
 
 struct Dense : torch::nn::Module {
   explicit Dense(std::uint64_t seed) : weight(register_parameter("weight", numbers({6, 6}, seed))) {}
@@ -211,12 +194,8 @@ TEST(Steps, MoreInputsThanTheGraphUsesAreIgnoredAndFewerAreAnError) {
   const auto one = schedule::fill_drain({.ranks = 1, .microbatches = 2});
   expect_as_whole(model, one, {numbers({8, 6}, 1), numbers({8, 6}, 2), numbers({8, 6}, 3)});
   LocalPipeline pipeline{model.graph(), one, {.loss = squares}};
-  const auto error = error_of([&] { pipeline.step({numbers({8, 6}, 1)}, {numbers({8, 6}, 2)}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
-  EXPECT_NE(std::string(error->what()).find("the step has 1 inputs, and the stage uses input 1"),
-            std::string::npos)
-      << error->what();
+  expect_error([&] { pipeline.step({numbers({8, 6}, 1)}, {numbers({8, 6}, 2)}); },
+               ErrorKind::invalid_argument, "the step has 1 inputs, and the stage uses input 1");
 }
 
 TEST(Steps, RanksMayHaveDifferentNumbersOfStages) {
@@ -441,23 +420,18 @@ TEST(Steps, ARecomputationRefusesAStepsInputThatItsStageChangesInPlace) {
   const auto computations =
       schedule::add_recomputation(schedule::fill_drain({.ranks = 1, .microbatches = 2}), Recompute::always);
   LocalPipeline pipeline{model.graph(), computations, {.loss = squares}};
-  const auto error = error_of([&] { pipeline.step({numbers({8, 6}, 1)}, {numbers({8, 6}, 2)}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-  EXPECT_NE(std::string(error->what()).find("input 0 was changed in place"), std::string::npos)
-      << error->what();
+  expect_error([&] { pipeline.step({numbers({8, 6}, 1)}, {numbers({8, 6}, 2)}); },
+               ErrorKind::failed_precondition, "input 0 was changed in place");
 }
 
 TEST(Steps, MoreDevicesThanRanksAreRefused) {
   const Stages model({{chain, {step_input(0)}}});
-  const auto error = error_of([&] {
-    LocalPipeline(model.graph(), schedule::fill_drain({.ranks = 1, .microbatches = 2}),
-                  {.loss = squares, .devices = {at::kCPU, at::kCPU}});
-  });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
-  EXPECT_NE(std::string(error->what()).find("2 devices, expected one for each of 1 ranks"), std::string::npos)
-      << error->what();
+  expect_error(
+      [&] {
+        LocalPipeline(model.graph(), schedule::fill_drain({.ranks = 1, .microbatches = 2}),
+                      {.loss = squares, .devices = {at::kCPU, at::kCPU}});
+      },
+      ErrorKind::invalid_argument, "2 devices, expected one for each of 1 ranks");
 }
 
 // --- The position of a forward ---

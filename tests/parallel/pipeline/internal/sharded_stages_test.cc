@@ -10,17 +10,9 @@
 namespace weft::pipeline::sharded_stages_test {
 namespace {
 
-using collectives::Group;
-using collectives::testing::Backend;
-using collectives::testing::Company;
-using rpc::ErrorKind;
+using namespace testing;
 using sharded::FullyShardedOptimizer;
 using sharded::ParameterSlice;
-using testing::blocks;
-using testing::numbers;
-using testing::on_ranks;
-using testing::one_block_each;
-using testing::squares;
 
 const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
 using Named = std::map<std::string, at::Tensor>;
@@ -75,18 +67,14 @@ at::Tensor rows_of(const at::Tensor& all, const Mesh& mesh) {
   return at::tensor_split(all, mesh.data.size())[static_cast<std::size_t>(mesh.which)];
 }
 
-void expect_no_errors(const std::vector<std::optional<rpc::Error>>& errors) {
-  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+GroupPipelineOptions sharded_over(const Group& data) {
+  return {.loss = squares, .data_parallel = data, .sharded = sharded::ShardOptions{}};
 }
 
 class ShardedStages : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Schedules, ShardedStages,
                          ::testing::Values("1f1b", "looped-bfs", "interleaved", "zb-v", "dualpipe-v"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         name_of_test);
 
 TEST_P(ShardedStages, TrainLikeTheWholeModel) {
   using schedule::Recompute;
@@ -100,17 +88,14 @@ TEST_P(ShardedStages, TrainLikeTheWholeModel) {
     const StageGraph whole = trained(model);
     const Named expected = named_parameters_of(whole);
     const at::Tensor outputs = whole[0].forward({numbers({12, 6}, 5)})[0];
-    Company company(4, backend);
-    expect_no_errors(on_ranks(company, [&](const Group& world) {
+    on_ranks(4, backend, [&](const Group& world) {
       const Mesh mesh(world, 2);
       const StageGraph graph = graph_of(model, schedule, mesh.pipeline.rank());
       if (mesh.which == 1) {  // it begins with the values of the first pipeline
         const at::NoGradGuard no_grad;
         for (const at::Tensor& parameter : graph.parameters()) parameter.zero_();
       }
-      GroupPipeline pipeline(
-          mesh.pipeline, graph, schedule,
-          {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+      GroupPipeline pipeline(mesh.pipeline, graph, schedule, sharded_over(mesh.data));
       FullyShardedOptimizer optimizer(pipeline.sharded(), momentum);
       for (int step = 0; step < 2; ++step) {
         optimizer.zero_grad();
@@ -123,7 +108,7 @@ TEST_P(ShardedStages, TrainLikeTheWholeModel) {
         EXPECT_TRUE(at::allclose(each, rows_of(outputs, mesh), 1e-10, 1e-10));
       for (const at::Tensor& parameter : graph.parameters())
         EXPECT_THROW((void)parameter.sum(), c10::Error);  // it has no elements here
-    }));
+    });
   }
 }
 
@@ -159,8 +144,7 @@ TEST(ShardedStages, ComputeInAnotherTypeThanThatOfTheOptimizer) {
     optimizer.step();
   }
   const Named expected = named_parameters_of(whole);
-  Company company(4);
-  expect_no_errors(on_ranks(company, [&](const Group& world) {
+  on_ranks(4, [&](const Group& world) {
     const Mesh mesh(world, 2);
     const StageGraph graph = graph_of(model, schedule, mesh.pipeline.rank());
     GroupPipeline pipeline(mesh.pipeline, graph, schedule,
@@ -177,7 +161,7 @@ TEST(ShardedStages, ComputeInAnotherTypeThanThatOfTheOptimizer) {
     }
     expect_slices_of(expected, pipeline.sharded().slices(), 1e-6);
     EXPECT_EQ(pipeline.sharded().slices().front().leaf.tensor.scalar_type(), at::kDouble);
-  }));
+  });
 }
 
 // If there are fewer rows than micro-batches, a pipeline computes fewer micro-batches.
@@ -191,19 +175,17 @@ TEST(ShardedStages, PipelinesMayHaveDifferentNumbersOfRows) {
     (squares(whole[0].forward({numbers({count, 6}, 3)}), {numbers({count, 6}, 4)}) / 2).backward();
   Named expected;
   for (const auto& [name, parameter] : named_parameters_of(whole)) expected[name] = parameter.grad();
-  Company company(4);
-  expect_no_errors(on_ranks(company, [&](const Group& world) {
+  on_ranks(4, [&](const Group& world) {
     const Mesh mesh(world, 2);
     const StageGraph graph = graph_of(model, schedule, mesh.pipeline.rank());
-    GroupPipeline pipeline(mesh.pipeline, graph, schedule,
-                           {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+    GroupPipeline pipeline(mesh.pipeline, graph, schedule, sharded_over(mesh.data));
     const std::int64_t own = rows[static_cast<std::size_t>(mesh.which)];
     pipeline.evaluate({numbers({own, 6}, 3)});
     pipeline.step({numbers({own, 6}, 3)}, {numbers({own, 6}, 4)});
     std::vector<ParameterSlice> gradients = pipeline.sharded().slices();
     for (ParameterSlice& slice : gradients) slice.leaf.tensor = slice.leaf.tensor.grad();
     expect_slices_of(expected, gradients);
-  }));
+  });
 }
 
 TEST(ShardedStages, RanksHaveOnlyPartsOfParametersAndGradients) {
@@ -216,16 +198,14 @@ TEST(ShardedStages, RanksHaveOnlyPartsOfParametersAndGradients) {
                return BuiltLayer{wide.ptr(), [wide](const Values& x) mutable { return Values{wide(x[0])}; }};
              },
              {step_input(0)}});
-  Company company(4);
-  expect_no_errors(on_ranks(company, [&](const Group& world) {
+  on_ranks(4, [&](const Group& world) {
     const Mesh mesh(world, 4);
-    GroupPipeline pipeline(mesh.pipeline, cut(model, {}), schedule,
-                           {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+    GroupPipeline pipeline(mesh.pipeline, cut(model, {}), schedule, sharded_over(mesh.data));
     const std::size_t part = 8 * (64 * 64 + 64) / 4;
     EXPECT_EQ(pipeline.sharded().bytes(), 2 * part);
     pipeline.step({numbers({4, 64}, 1)}, {numbers({4, 64}, 2)});
     EXPECT_EQ(pipeline.sharded().bytes(), 2 * part + 2 * 4 * part);  // and one buffer each
-  }));
+  });
 }
 
 // A parameter without a gradient on any rank is not stepped. One with a gradient on some rank is stepped on
@@ -245,15 +225,13 @@ TEST(ShardedStages, UnusedParametersHaveNoGradients) {
              },
              {step_input(0)}});
   const auto schedule = schedule::one_forward_one_backward({.ranks = 1, .microbatches = 1});
-  Company company(2);
-  expect_no_errors(on_ranks(company, [&](const Group& world) {
+  on_ranks(2, [&](const Group& world) {
     const Mesh mesh(world, 2);
-    GroupPipeline pipeline(mesh.pipeline, cut(model, {}), schedule,
-                           {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+    GroupPipeline pipeline(mesh.pipeline, cut(model, {}), schedule, sharded_over(mesh.data));
     pipeline.step({torch::full({2, 40}, mesh.which, at::kDouble)}, {numbers({2, 40}, 2)});
     for (const ParameterSlice& slice : pipeline.sharded().slices())
       EXPECT_EQ(slice.leaf.tensor.grad().defined(), slice.parameter != "scaled.unused") << slice.leaf.name;
-  }));
+  });
 }
 
 // Two pipelines of two ranks save. One pipeline of four ranks continues, whose stages have one part each.
@@ -267,8 +245,7 @@ TEST(ShardedStages, ContinueFromACheckpointWithOtherStagesAndParts) {
     const auto schedule =
         schedule::interleaved({.ranks = mesh.pipeline.size(), .microbatches = 2, .chunks = chunks});
     const StageGraph graph = graph_of(model, schedule, mesh.pipeline.rank());
-    GroupPipeline pipeline(mesh.pipeline, graph, schedule,
-                           {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+    GroupPipeline pipeline(mesh.pipeline, graph, schedule, sharded_over(mesh.data));
     FullyShardedOptimizer optimizer(pipeline.sharded(), momentum);
     sharded::Checkpoints checkpoints(world, folder.path());
     sharded::SlicedState state;
@@ -295,11 +272,9 @@ TEST(ShardedStages, ContinueFromACheckpointWithOtherStagesAndParts) {
     if (end == 2) expect_slices_of(expected, pipeline.sharded().slices());
   };
   {
-    Company company(4);
-    expect_no_errors(on_ranks(company, [&](const Group& world) { run(world, 2, 0, 1); }));
+    on_ranks(4, [&](const Group& world) { run(world, 2, 0, 1); });
   }
-  Company company(4);
-  expect_no_errors(on_ranks(company, [&](const Group& world) { run(world, 1, 1, 2); }));
+  on_ranks(4, [&](const Group& world) { run(world, 1, 1, 2); });
 }
 
 // Each stage forwards a parameter, whose memory a RESHARD frees.
@@ -323,11 +298,9 @@ TEST(ShardedStages, OutputsMayBeParameters) {
     (squares(whole[0].forward({x.slice(0, 3 * part, 3 * part + 3)}), {y.slice(0, 3 * part, 3 * part + 3)}) /
      2)
         .backward();
-  Company company(2);
-  expect_no_errors(on_ranks(company, [&](const Group& world) {
+  on_ranks(2, [&](const Group& world) {
     const Mesh mesh(world, 2);
-    GroupPipeline pipeline(mesh.pipeline, cut(model, {.cuts = {1}}), schedule,
-                           {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+    GroupPipeline pipeline(mesh.pipeline, cut(model, {.cuts = {1}}), schedule, sharded_over(mesh.data));
     const Values outputs = pipeline.evaluate({x});
     EXPECT_TRUE(at::allclose(outputs.at(1), numbers({3, 6}, 2).repeat({2, 1})));
     pipeline.step({x}, {y});
@@ -337,108 +310,81 @@ TEST(ShardedStages, OutputsMayBeParameters) {
       EXPECT_TRUE(
           at::allclose(slice.leaf.tensor.grad(), expected.slice(0, slice.begin, slice.end), 1e-10, 1e-10));
     }
-  }));
+  });
 }
 
 // A parameter group by name, of which one rank has no parameters.
 TEST(ShardedStages, TheOptimizerMayHaveParameterGroupsOfOtherRanks) {
   const auto schedule = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 2});
-  Company company(2);
-  expect_no_errors(on_ranks(company, [&](const Group& world) {
+  on_ranks(2, [&](const Group& world) {
     const Mesh mesh(world, 1);
     GroupPipeline pipeline(mesh.pipeline, graph_of(blocks(2), schedule, world.rank()), schedule,
-                           {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+                           sharded_over(mesh.data));
     const dist_optim::OptimizerSpec spec(momentum);
     FullyShardedOptimizer(pipeline.sharded(), spec.with_group("block1", {{"lr", 0.01}}));
     EXPECT_EQ(test::kind_of([&] {
                 FullyShardedOptimizer(pipeline.sharded(), spec.with_group("block2", {{"lr", 0.01}}));
               }),
               ErrorKind::invalid_argument);
-  }));
+  });
 }
 
 // --- Faults ---
 
 TEST(ShardedStages, AFailedStageFailsTheStepOfAllPipelines) {
   const auto schedule = schedule::interleaved({.ranks = 2, .microbatches = 4, .chunks = 2});
-  Company company(4);
-  const auto errors = on_ranks(company, [&](const Group& world) {
+  const auto errors = errors_on_ranks(4, [&](const Group& world) {
     const Mesh mesh(world, 2);
     const LayerGraph model = blocks(4, mesh.which == 1 ? 2 : -1);
     GroupPipeline pipeline(mesh.pipeline, graph_of(model, schedule, mesh.pipeline.rank()), schedule,
-                           {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+                           sharded_over(mesh.data));
     pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)});
   });
-  for (const auto& error : errors) {
-    ASSERT_TRUE(error);
-    EXPECT_NE(std::string(error->what()).find("out of order"), std::string::npos) << error->what();
-  }
+  expect_errors(errors, "out of order");
 }
 
 TEST(ShardedStages, RefusesInvalidArguments) {
   const auto schedule = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 2});
   const auto refused = [&](const std::function<GroupPipelineOptions(const Group&)>& options,
                            const std::function<LayerGraph(int rank)>& model) {
-    Company company(2);
-    return on_ranks(company, [&](const Group& world) {
+    return errors_on_ranks(2, [&](const Group& world) {
       const auto own = schedule::one_forward_one_backward({.ranks = 1, .microbatches = 2});
       const Mesh mesh(world, 2);
       GroupPipeline(mesh.pipeline, cut(model(world.rank()), {}), own, options(mesh.data));
     });
   };
   const auto one_block = [](int) { return blocks(1); };
-  const auto expect = [](const auto& errors, ErrorKind kind, const std::string& text) {
-    for (const auto& error : errors) {
-      ASSERT_TRUE(error);
-      EXPECT_EQ(error->kind(), kind);
-      EXPECT_NE(std::string(error->what()).find(text), std::string::npos) << error->what();
-    }
-  };
-  expect(refused(
-             [](const Group&) {
-               return GroupPipelineOptions{.loss = squares, .sharded = sharded::ShardOptions{}};
-             },
-             one_block),
-         ErrorKind::invalid_argument, "give GroupPipelineOptions::data_parallel");
-  expect(refused(
-             [](const Group& data) {
-               return GroupPipelineOptions{.loss = squares,
-                                           .optimizer = momentum,
-                                           .data_parallel = data,
-                                           .sharded = sharded::ShardOptions{}};
-             },
-             one_block),
-         ErrorKind::unsupported, "an optimizer in the options");
-  const auto sharded = [](const Group& data) {
-    return GroupPipelineOptions{.loss = squares, .data_parallel = data, .sharded = sharded::ShardOptions{}};
-  };
-  expect(refused(sharded,
-                 [](int) {
-                   LayerGraph model = blocks(2);
-                   model.tie({"block0.0.weight", "block1.0.weight"});
-                   return model;
-                 }),
-         ErrorKind::unsupported, "tied parameters");
-  expect(refused(sharded, [](int rank) { return blocks(1 + rank); }), ErrorKind::failed_precondition,
-         "rank 1 has");
+  expect_errors(refused(
+                    [](const Group&) {
+                      return GroupPipelineOptions{.loss = squares, .sharded = sharded::ShardOptions{}};
+                    },
+                    one_block),
+                ErrorKind::invalid_argument, "give GroupPipelineOptions::data_parallel");
+  expect_errors(refused(
+                    [](const Group& data) {
+                      GroupPipelineOptions options = sharded_over(data);
+                      options.optimizer = momentum;
+                      return options;
+                    },
+                    one_block),
+                ErrorKind::unsupported, "an optimizer in the options");
+  expect_errors(refused(sharded_over,
+                        [](int) {
+                          LayerGraph model = blocks(2);
+                          model.tie({"block0.0.weight", "block1.0.weight"});
+                          return model;
+                        }),
+                ErrorKind::unsupported, "tied parameters");
+  expect_errors(refused(sharded_over, [](int rank) { return blocks(1 + rank); }),
+                ErrorKind::failed_precondition, "rank 1 has");
 }
 
 // Runs one pipeline of two ranks. Each rank has one stage, or two if the schedule has four.
-std::vector<std::optional<rpc::Error>> refused_by_two(const StageGraph& graph,
-                                                      const schedule::Schedule& schedule) {
-  Company company(2);
-  return on_ranks(company, [&](const Group& world) {
+Errors refused_by_two(const StageGraph& graph, const schedule::Schedule& schedule) {
+  return errors_on_ranks(2, [&](const Group& world) {
     const Mesh mesh(world, 1);
-    GroupPipeline(mesh.pipeline, graph, schedule,
-                  {.loss = squares, .data_parallel = mesh.data, .sharded = sharded::ShardOptions{}});
+    GroupPipeline(mesh.pipeline, graph, schedule, sharded_over(mesh.data));
   });
-}
-
-void expect_refused(const std::vector<std::optional<rpc::Error>>& errors, const std::string& text) {
-  for (const auto& error : errors) {
-    ASSERT_TRUE(error);
-    EXPECT_NE(std::string(error->what()).find(text), std::string::npos) << error->what();
-  }
 }
 
 StageGraph graph_of_modules(const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
@@ -453,12 +399,12 @@ StageGraph graph_of_modules(const std::vector<std::shared_ptr<torch::nn::Module>
 TEST(ShardedStages, AllRanksOfThePipelineGetTheErrorOfARefusal) {
   const auto two = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 2});
   const auto linear = [] { return std::make_shared<torch::nn::LinearImpl>(2, 2); };
-  expect_refused(refused_by_two(graph_of_modules({linear(), linear()}), two), "have a parameter weight");
+  expect_errors(refused_by_two(graph_of_modules({linear(), linear()}), two), "have a parameter weight");
   const auto overlapping = std::make_shared<torch::nn::Module>();
   const at::Tensor memory = torch::zeros({4});
   overlapping->register_parameter("a", memory.slice(0, 0, 3));
   overlapping->register_parameter("b", memory.slice(0, 1, 4));
-  expect_refused(refused_by_two(graph_of_modules({overlapping, linear()}), two), "shares its memory");
+  expect_errors(refused_by_two(graph_of_modules({overlapping, linear()}), two), "shares its memory");
 }
 
 TEST(ShardedStages, StagesOfARankMustNotShareAParameter) {
@@ -466,23 +412,20 @@ TEST(ShardedStages, StagesOfARankMustNotShareAParameter) {
   const auto both = std::make_shared<torch::nn::LinearImpl>(2, 2);
   std::vector<std::shared_ptr<torch::nn::Module>> modules{both, std::make_shared<torch::nn::Module>(), both,
                                                           std::make_shared<torch::nn::Module>()};
-  expect_refused(refused_by_two(graph_of_modules(modules), four), "share a parameter");
+  expect_errors(refused_by_two(graph_of_modules(modules), four), "share a parameter");
 }
 
 TEST(ShardedStages, AllStagesNeedAnUnshard) {
   const auto schedule = schedule::load("0UNSHARD,0F0,0B0,0RESHARD\n1F0,1B0\n");
-  expect_refused(refused_by_two(cut(blocks(2), {.cuts = {1}}), schedule), "no UNSHARD for stage 1");
+  expect_errors(refused_by_two(cut(blocks(2), {.cuts = {1}}), schedule), "no UNSHARD for stage 1");
 }
 
 TEST(ShardedStages, AScheduleWithTheirActionsNeedsShardedStages) {
   const auto schedule =
       schedule::add_unsharding(schedule::one_forward_one_backward({.ranks = 1, .microbatches = 2}));
-  Company company(1);
-  const auto errors = on_ranks(company, [&](const Group& world) {
-    GroupPipeline(world, cut(blocks(1), {}), schedule, {.loss = squares});
-  });
-  ASSERT_TRUE(errors[0]);
-  EXPECT_EQ(errors[0]->kind(), ErrorKind::unsupported);
+  const auto errors = errors_on_ranks(
+      1, [&](const Group& world) { GroupPipeline(world, cut(blocks(1), {}), schedule, {.loss = squares}); });
+  expect_errors(errors, ErrorKind::unsupported);
 }
 
 }  // namespace

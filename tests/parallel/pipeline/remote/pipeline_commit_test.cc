@@ -2,7 +2,6 @@
 // steps since then are repeated. The result has the same bits as without a loss.
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/parallel/pipeline/remote/internal/pipeline_service.h>
-#include <weft/parallel/schedule/generators.h>
 
 #include <atomic>
 #include <latch>
@@ -11,16 +10,11 @@
 #include <thread>
 
 #include "tests/parallel/pipeline/remote/remote_support.h"
-#include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::pipeline::pipeline_commit_test {
 namespace {
 
 using namespace remote_support;
-using rpc::ErrorKind;
-using test::error_of;
-using test::got;
 
 void expect_same(const State& a, const State& b) {
   ASSERT_EQ(a.size(), b.size());

@@ -1,36 +1,21 @@
-#include <weft/dist_autograd/module/remote_module.h>
 #include <weft/dist_optim/distributed_optimizer.h>
 #include <weft/parallel/pipeline/local_pipeline.h>
 #include <weft/parallel/pipeline/remote/internal/pipeline_service.h>
-#include <weft/parallel/pipeline/remote/pipeline.h>
 #include <weft/parallel/schedule/communication.h>
-#include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/text.h>
-#include <weft/rpc/agent/stats.h>
-#include <weft/rpc/rpc.h>
-#include <weft/rpc/testing/wait.h>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <atomic>
 #include <latch>
 #include <stdexcept>
 #include <thread>
 
-#include "tests/parallel/pipeline/blocks.h"
 #include "tests/parallel/pipeline/remote/remote_support.h"
-#include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::pipeline::remote_pipeline_test {
 namespace {
 
 using namespace remote_support;
-using rpc::ErrorKind;
-using test::error_of;
-using test::got;
 
 // The first and the last block have equal weights.
 LayerGraph tied_blocks(int count) {
@@ -41,17 +26,8 @@ LayerGraph tied_blocks(int count) {
 
 // Every schedule with a flush, against the layers as one stage, micro-batch by micro-batch.
 class RemoteSchedules : public ::testing::TestWithParam<std::string> {};
-std::vector<std::string> with_a_flush() {
-  std::vector<std::string> names;
-  for (const auto& generator : schedule::generators())
-    if (!generator.name.starts_with("pipedream")) names.emplace_back(generator.name);
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(Flush, RemoteSchedules, ::testing::ValuesIn(with_a_flush()), [](const auto& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Flush, RemoteSchedules, ::testing::ValuesIn(testing::schedules_with_a_flush()),
+                         testing::name_of_test);
 
 TEST_P(RemoteSchedules, TrainLikeTheWholeModel) {
   using schedule::Recompute;
@@ -456,15 +432,12 @@ TEST(RemotePipeline, WorkersMustHaveTheModelOfTheDriver) {
                           return model;
                         },
                     .loss = loss_of(squares)});
-  const auto error = error_of([&] {
-    got(Pipeline::create(agents.driver(), agents.workers(),
-                         {.cuts = {}, .schedule = schedule::fill_drain({.ranks = 1})}));
-  });
-  ASSERT_TRUE(error);
-  EXPECT_NE(
-      std::string(error->what()).find("worker1 has another model than the driver: layer 0 is b, expected a"),
-      std::string::npos)
-      << error->what();
+  test::expect_error(
+      [&] {
+        got(Pipeline::create(agents.driver(), agents.workers(),
+                             {.cuts = {}, .schedule = schedule::fill_drain({.ranks = 1})}));
+      },
+      "worker1 has another model than the driver: layer 0 is b, expected a");
 }
 
 TEST(RemotePipeline, StagesOfAWorkerShareNoParameter) {
@@ -476,13 +449,12 @@ TEST(RemotePipeline, StagesOfAWorkerShareNoParameter) {
                           return model;
                         },
                     .loss = loss_of(squares)});
-  const auto error = error_of([&] {
-    got(Pipeline::create(agents.driver(), agents.workers(),
-                         {.cuts = {1}, .schedule = schedule::interleaved({.ranks = 1, .chunks = 2})}));
-  });
-  ASSERT_TRUE(error);
-  EXPECT_NE(std::string(error->what()).find("the stages 0 and 1 share a parameter"), std::string::npos)
-      << error->what();
+  test::expect_error(
+      [&] {
+        got(Pipeline::create(agents.driver(), agents.workers(),
+                             {.cuts = {1}, .schedule = schedule::interleaved({.ranks = 1, .chunks = 2})}));
+      },
+      "the stages 0 and 1 share a parameter");
 }
 
 TEST(RemotePipeline, TakesAScheduleWithMessages) {
@@ -552,10 +524,7 @@ TEST(LayerGraph, RefusesLayersThatDoNotFit) {
   LayerGraph model;
   const auto linear = [] { return torch::nn::Linear(2, 2); };
   model.add("a", linear);
-  const auto refused = [&](auto&& f) {
-    const auto error = error_of(f);
-    return error ? std::string(error->what()) : "not refused";
-  };
+  const auto refused = [](auto&& f) { return test::message_of(f); };
   EXPECT_EQ(refused([&] { model.add("a", linear); }),
             "pipeline layers: two layers have the name a, expected unique names");
   EXPECT_EQ(refused([&] { model.add("b.c", linear); }),

@@ -8,21 +8,21 @@
 #include <weft/rpc/testing/wait.h>
 #include <weft/rpc/transport/in_process.h>
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <functional>
 #include <map>
 #include <memory>
-#include <string>
 #include <utility>
-#include <vector>
+
+#include "tests/parallel/pipeline/blocks.h"
+#include "tests/support/cluster.h"
 
 namespace weft::pipeline::remote_support {
 
-inline at::Tensor numbers(at::IntArrayRef sizes, std::uint64_t seed) {
-  return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
-}
+using rpc::ErrorKind;
+using test::error_of;
+using test::got;
+using testing::numbers;
+using testing::one_block_each;
 
 inline at::Tensor squares(const at::Tensor& output, const at::Tensor& target) {
   return torch::mse_loss(output, target);
@@ -67,12 +67,6 @@ inline LayerGraph blocks(int count, const OnForward& on_forward = nullptr) {
     model.add({"block" + std::to_string(i), build, {Source{i - 1}, Source{0}}});
   }
   return model;
-}
-
-inline std::vector<int> one_block_each(int count) {
-  std::vector<int> cuts;
-  for (int i = 1; i < count; ++i) cuts.push_back(i);
-  return cuts;
 }
 
 class Agents {
