@@ -11,21 +11,14 @@ TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS / "tools" / "weft"))
 from processes import eventually, free_address, main  # noqa: E402
 
-from slurm_cluster import SlurmCluster  # noqa: E402
+from slurm_cluster import SlurmTest  # noqa: E402
 
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 SCRIPT = TESTS.parent / "examples" / "slurm" / "elastic_train.sh"
 
 
 @unittest.skipUnless(DATA.exists(), "not installed: dataset-fashion-mnist")
-class Slurm(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        if problem := SlurmCluster.missing():
-            raise unittest.SkipTest(problem)
-        cls.cluster = SlurmCluster()
-        cls.addClassCleanup(cls.cluster.close)
-
+class Slurm(SlurmTest):
     def slurm(self, *command, **env):
         ended = subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True,
                                env={**os.environ, **self.cluster.env, **env})

@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples")
 from processes import PATIENCE, Program, eventually, free_address, main, run, wait_until_gone  # noqa: E402
 
 from hosts import Hosts  # noqa: E402
-from slurm_cluster import SlurmCluster  # noqa: E402
+from slurm_cluster import SlurmTest  # noqa: E402
 
 EVERYBODY = "worker0=0 worker1=1 worker2=2"
 MET = [f"worker{n} met {EVERYBODY}" for n in range(3)]
@@ -47,14 +47,7 @@ class OpenMPI(unittest.TestCase):
                 self.assertEqual(sorted(job.lines), MET)
 
 
-class Slurm(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        if problem := SlurmCluster.missing():
-            raise unittest.SkipTest(problem)
-        cls.cluster = SlurmCluster()
-        cls.addClassCleanup(cls.cluster.close)
-
+class Slurm(SlurmTest):
     def srun(self, *arguments):
         return Program("srun", *arguments, env=self.cluster.env)
 

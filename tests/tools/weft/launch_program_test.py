@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
-from processes import PATIENCE, Program, is_gone, main, wait_until_gone  # noqa: E402
+from processes import PATIENCE, FolderTest, Program, is_gone, main, wait_until_gone  # noqa: E402
 
 # A worker that has started another process. That process has left its group and session, and is an orphan.
 WITH_DAEMON = """
@@ -126,7 +126,11 @@ class Start(unittest.TestCase):
             self.assertRegex(errors, pattern)
 
 
-class Ends(unittest.TestCase):
+class Ends(FolderTest):
+    def fifo(self, name):
+        os.mkfifo(self.folder / name)
+        return str(self.folder / name)
+
     def tell(self, pipe):
         """Unblocks the process that opens the pipe, now or later. Does not wait if no process does."""
         file = os.open(pipe, os.O_RDWR)
@@ -181,15 +185,12 @@ print("up", os.getpid(), flush=True)
 open(os.environ["LOST"]).close()
 sys.exit(1)
 """
-        with tempfile.TemporaryDirectory() as folder:
-            pipes = {name: f"{folder}/{name}" for name in ("LOST", "GO")}
-            for pipe in pipes.values():
-                os.mkfifo(pipe)
-            with Program(WEFT, "launch", "-n", "2", sys.executable, "-c", code, env=pipes) as program:
-                wait_until_gone(pids(program, "up", 1), PATIENCE)
-                self.tell(pipes["GO"])
-                self.assertEqual(program.end(), 9, program.output())
-                self.assertIn("first failure: rank 1 ended with status 9", program.output())
+        pipes = {name: self.fifo(name) for name in ("LOST", "GO")}
+        with Program(WEFT, "launch", "-n", "2", sys.executable, "-c", code, env=pipes) as program:
+            wait_until_gone(pids(program, "up", 1), PATIENCE)
+            self.tell(pipes["GO"])
+            self.assertEqual(program.end(), 9, program.output())
+            self.assertIn("first failure: rank 1 ended with status 9", program.output())
 
     FAILS_THEN = """
 import os, sys
@@ -203,47 +204,40 @@ sys.exit(int(rank) % 2 * 4)
 """
 
     def test_survivors_may_report_their_own_errors(self):
-        with tempfile.TemporaryDirectory() as folder:
-            go = f"{folder}/go"
-            os.mkfifo(go)
-            with Program(WEFT, "launch", "-n", "2", "--failure-wait", "1h", sys.executable, "-c", self.FAILS_THEN,
-                         env={"GO": go}) as program:
-                for _ in range(2):
-                    program.wait_for(r"first failure: rank 0|\] up")
-                self.tell(go)
-                self.assertEqual(program.end(), 3)
-                self.assertIn("[1] rank 0 was lost", program.lines)
+        go = self.fifo("go")
+        with Program(WEFT, "launch", "-n", "2", "--failure-wait", "1h", sys.executable, "-c", self.FAILS_THEN,
+                     env={"GO": go}) as program:
+            for _ in range(2):
+                program.wait_for(r"first failure: rank 0|\] up")
+            self.tell(go)
+            self.assertEqual(program.end(), 3)
+            self.assertIn("[1] rank 0 was lost", program.lines)
 
     def test_a_signal_ends_the_wait_for_survivors(self):
-        with tempfile.TemporaryDirectory() as folder:
-            os.mkfifo(f"{folder}/go")
-            with Program(WEFT, "launch", "-n", "2", "--failure-wait", "1h", sys.executable, "-c", self.FAILS_THEN,
-                         env={"GO": f"{folder}/go"}) as program:
-                program.wait_for("first failure: rank 0")
-                program.signal(signal.SIGTERM)
-                self.assertEqual(program.end(), 3)
+        with Program(WEFT, "launch", "-n", "2", "--failure-wait", "1h", sys.executable, "-c", self.FAILS_THEN,
+                     env={"GO": self.fifo("go")}) as program:
+            program.wait_for("first failure: rank 0")
+            program.signal(signal.SIGTERM)
+            self.assertEqual(program.end(), 3)
 
     def test_keep_going(self):
-        with tempfile.TemporaryDirectory() as folder:
-            go = f"{folder}/go"
-            os.mkfifo(go)
-            with Program(WEFT, "launch", "-n", "3", "--keep-going", "--failure-wait", "0s", sys.executable, "-c",
-                         self.FAILS_THEN, env={"GO": go}) as program:
-                for _ in range(3):
-                    program.wait_for(r"first failure: rank 0 ended with status 3|\] up")
-                self.tell(go)
-                self.assertEqual(program.end(), 3)
-                self.assertIn("weft: another failure: rank 1 ended with status 4", program.lines)
-                self.assertIn("[2] rank 0 was lost", program.lines)
-                self.assertNotIn("rank 2 ended", program.output())
+        go = self.fifo("go")
+        with Program(WEFT, "launch", "-n", "3", "--keep-going", "--failure-wait", "0s", sys.executable, "-c",
+                     self.FAILS_THEN, env={"GO": go}) as program:
+            for _ in range(3):
+                program.wait_for(r"first failure: rank 0 ended with status 3|\] up")
+            self.tell(go)
+            self.assertEqual(program.end(), 3)
+            self.assertIn("weft: another failure: rank 1 ended with status 4", program.lines)
+            self.assertIn("[2] rank 0 was lost", program.lines)
+            self.assertNotIn("rank 2 ended", program.output())
 
     def test_the_secret_file_is_passed_on(self):
-        with tempfile.TemporaryDirectory() as folder:
-            secret = pathlib.Path(folder) / "job.secret"
-            secret.write_text("a secret that nobody can guess\n")
-            code = "import os, sys; print(os.environ['WEFT_SECRET'], 'secret that' in str(os.environ) + str(sys.argv))"
-            status, output, errors = launch("--plain", "--secret", os.path.relpath(secret), code=code)
-            self.assertEqual((status, output, errors), (0, f"{os.getcwd()}/{os.path.relpath(secret)} False\n", ""))
+        secret = self.folder / "job.secret"
+        secret.write_text("a secret that nobody can guess\n")
+        code = "import os, sys; print(os.environ['WEFT_SECRET'], 'secret that' in str(os.environ) + str(sys.argv))"
+        status, output, errors = launch("--plain", "--secret", os.path.relpath(secret), code=code)
+        self.assertEqual((status, output, errors), (0, f"{os.getcwd()}/{os.path.relpath(secret)} False\n", ""))
 
     def test_a_worker_that_does_not_end_is_killed(self):
         code = """
@@ -255,15 +249,13 @@ if os.environ["RANK"] == "0":
     sys.exit(5)
 time.sleep(3600)
 """
-        with tempfile.TemporaryDirectory() as folder:
-            go = f"{folder}/go"
-            os.mkfifo(go)
-            with Program(WEFT, "launch", "-n", "2", "--grace", "100ms", sys.executable, "-c", code, env={"GO": go}) as program:
-                up = pids(program, "up", 2)
-                self.tell(go)
-                self.assertEqual(program.end(), 5)
-                self.assertIn("rank 1 did not end within 100 ms: killed", program.output())
-                self.assertTrue(all(map(is_gone, up)))
+        go = self.fifo("go")
+        with Program(WEFT, "launch", "-n", "2", "--grace", "100ms", sys.executable, "-c", code, env={"GO": go}) as program:
+            up = pids(program, "up", 2)
+            self.tell(go)
+            self.assertEqual(program.end(), 5)
+            self.assertIn("rank 1 did not end within 100 ms: killed", program.output())
+            self.assertTrue(all(map(is_gone, up)))
 
     def test_a_stopped_worker_is_ended(self):
         code = """

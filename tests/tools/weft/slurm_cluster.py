@@ -6,6 +6,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import unittest
 
 from processes import PATIENCE
 
@@ -99,3 +100,12 @@ class SlurmCluster:
                 daemon.kill()
                 daemon.wait()
         self._folder.cleanup()
+
+
+class SlurmTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if problem := SlurmCluster.missing():
+            raise unittest.SkipTest(problem)
+        cls.cluster = SlurmCluster()
+        cls.addClassCleanup(cls.cluster.close)
