@@ -1,29 +1,14 @@
 // What a program may do with a module after FullyShardedDataParallel has split it: load weights, freeze and
 // unfreeze parameters, keep gradients, and step within gather(). Also a forward that throws.
-#include <weft/parallel/sharded/checkpoint/checkpoints.h>
-#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
-#include <weft/parallel/sharded/fully_sharded_optimizer.h>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <sstream>
 
-#include "tests/parallel/sharded/checkpoint/states.h"
 #include "tests/parallel/sharded/models.h"
 
 namespace weft::sharded::fully_sharded_changes_test {
 namespace {
 
-using collectives::testing::Company;
-using data_parallel::testing::Batch;
-using data_parallel::testing::expect_close;
-using data_parallel::testing::on_ranks;
-using rpc::ErrorKind;
-using testing::Folder;
-using testing::loss_of;
-using testing::Model;
-using testing::values_of;
+using namespace testing;
 
 constexpr int ranks = 2;
 
@@ -74,8 +59,7 @@ INSTANTIATE_TEST_SUITE_P(All, LoadedWeights,
 TEST_P(LoadedWeights, AreTrainedFurther) {
   const auto [where, narrow, reshard] = GetParam();
   const std::string file = saved(filled(0.3));
-  Company company(ranks);
-  on_ranks(company.groups(), [&, where = where, narrow = narrow, reshard = reshard](const auto& group) {
+  on_ranks(ranks, [&, where = where, narrow = narrow, reshard = reshard](const auto& group) {
     const auto model = std::make_shared<Model>(), whole = std::make_shared<Model>();
     Options options{.block = "layers.*", .reshard_after_forward = reshard};
     if (narrow) options.mixed_precision.parameters = at::kFloat;
@@ -113,8 +97,7 @@ TEST_P(LoadedWeights, AreTrainedFurther) {
 
 TEST(FullyShardedChanges, AnotherTypeIsRefusedOnAllRanks) {
   for (const bool gathered : {true, false}) {
-    Company company(ranks);
-    on_ranks(company.groups(), [&](const collectives::Group& group) {
+    on_ranks(ranks, [&](const Group& group) {
       const auto model = std::make_shared<Model>();
       FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
       const auto change = [&] {
@@ -126,12 +109,8 @@ TEST(FullyShardedChanges, AnotherTypeIsRefusedOnAllRanks) {
       } else {
         change();
       }
-      const auto error = test::error_of([&] { (void)fsdp.forward(Batch::of_step(0, 1).data); });
-      ASSERT_TRUE(error);
-      EXPECT_NE(std::string(error->what())
-                    .find(group.rank() == 1 ? "has another type now (Float, expected Double)" : "rank 1"),
-                std::string::npos)
-          << error->what();
+      expect_error([&] { (void)fsdp.forward(Batch::of_step(0, 1).data); },
+                   group.rank() == 1 ? "has another type now (Float, expected Double)" : "rank 1");
     });
   }
 }
@@ -156,8 +135,7 @@ INSTANTIATE_TEST_SUITE_P(All, Unfreezing, ::testing::Combine(::testing::Bool(), 
 TEST_P(Unfreezing, EqualsOneProcess) {
   const auto [of_torch, reshard] = GetParam();
   const Folder folder;
-  Company company(ranks);
-  on_ranks(company.groups(), [&, of_torch = of_torch, reshard = reshard](const collectives::Group& group) {
+  on_ranks(ranks, [&, of_torch = of_torch, reshard = reshard](const Group& group) {
     const torch::optim::AdamWOptions spec(0.05);
     const auto model = std::make_shared<Model>(), whole = std::make_shared<Model>();
     set_trained(*model, unfrozen[0]);
@@ -174,18 +152,12 @@ TEST_P(Unfreezing, EqualsOneProcess) {
     }
     if (of_torch) return;
     Checkpoints checkpoints(group, folder.path);
-    SlicedState state, loaded;
-    fsdp.add_to(state);
-    own.add_to(state);
-    checkpoints.save(1, state).get();
+    checkpoints.save(1, state_of(fsdp, own)).get();
     const auto fresh = std::make_shared<Model>();
     set_trained(*fresh, unfrozen[0]);
     FullyShardedDataParallel again{group, fresh, {.block = "layers.*"}};
     FullyShardedOptimizer resumed(again, spec);
-    again.add_to(loaded);
-    resumed.add_wanted_to(loaded, checkpoints.names(1));
-    loaded.notes = checkpoints.load(1, loaded);
-    resumed.take_from(loaded);
+    testing::load(again, resumed, checkpoints, 1);
     for (const int step : {0, 3, 5}) {  // the restored state serves parameters that are unfrozen later
       set_trained(*fresh, unfrozen[step]);
       set_trained(*whole, unfrozen[step]);
@@ -198,8 +170,7 @@ TEST_P(Unfreezing, EqualsOneProcess) {
 
 // The backward of a forward that ran before parameters were frozen for another forward.
 TEST(FullyShardedChanges, AGraphOutlivesTheFreezingOfItsParameters) {
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     const auto model = std::make_shared<Model>(), whole = std::make_shared<Model>();
     FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
     FullyShardedOptimizer own(fsdp, torch::optim::AdamWOptions(0.05));
@@ -227,14 +198,13 @@ TEST(FullyShardedChanges, AGraphOutlivesTheFreezingOfItsParameters) {
 
 TEST(FullyShardedChanges, UnfreezingOnOneRankIsRefusedOnAllRanks) {
   for (const bool other : {true, false}) {  // the other rank unfreezes another parameter, or none
-    Company company(ranks);
-    on_ranks(company.groups(), [&](const collectives::Group& group) {
+    on_ranks(ranks, [&](const Group& group) {
       const auto model = std::make_shared<Model>();
       set_trained(*model, {"head"});
       FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
       if (group.rank() == 0) set_trained(*model, {"head", "layers.1"});
       if (group.rank() == 1 && other) set_trained(*model, {"head", "layers.0"});
-      const auto error = test::error_of([&] { (void)fsdp.forward(Batch::of_step(0, 1).data); });
+      const auto error = error_of([&] { (void)fsdp.forward(Batch::of_step(0, 1).data); });
       ASSERT_TRUE(error);
       if (other) {
         EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
@@ -252,32 +222,26 @@ TEST(FullyShardedChanges, UnfreezingOnOneRankIsRefusedOnAllRanks) {
 TEST(FullyShardedChanges, ANewRankWithOtherShardsIsRefusedOnAllRanks) {
   Company company(ranks);
   const auto later = company.groups({.name = "later"});
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(company.groups(), [&](const Group& group) {
     const auto own = group.split(group.rank()).get();
     const auto model = std::make_shared<Model>();
     if (group.rank() == 1) model->parameters().back().set_requires_grad(false);
     FullyShardedDataParallel fsdp{*own, model, {.block = "layers.*"}};
-    const auto error = test::error_of([&] { fsdp.set_group(later[static_cast<std::size_t>(group.rank())]); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition) << error->what();
-    EXPECT_NE(std::string(error->what()).find("rank 1 has its parameters in other shards than rank 0"),
-              std::string::npos)
-        << error->what();
+    expect_error([&] { fsdp.set_group(later[static_cast<std::size_t>(group.rank())]); },
+                 ErrorKind::failed_precondition, "rank 1 has its parameters in other shards than rank 0");
   });
 }
 
 TEST(FullyShardedChanges, AHeldGradientKeepsItsValues) {
   for (const bool narrow : {false, true}) {
-    Company company(ranks);
-    on_ranks(company.groups(), [&](const collectives::Group& group) {
+    on_ranks(ranks, [&](const Group& group) {
       Options options{.block = "layers.*"};
       if (narrow) options.mixed_precision.reduction = at::kFloat;  // not reduced into the gradients' memory
       FullyShardedDataParallel fsdp{group, std::make_shared<Model>(), options};
       std::vector<at::Tensor> held, copies;
       for (int step = 0; step < 3; ++step) {
         for (const at::Tensor& leaf : fsdp.parameters()) leaf.mutable_grad().reset();
-        const Batch part = Batch::of_step(step, ranks).part(group.rank(), ranks);
-        loss_of(fsdp.forward(part.data), part.target).backward();
+        own_loss(fsdp, step).backward();
         for (const at::Tensor& leaf : fsdp.parameters()) {
           held.push_back(leaf.grad());
           copies.push_back(leaf.grad().clone());
@@ -291,9 +255,73 @@ TEST(FullyShardedChanges, AHeldGradientKeepsItsValues) {
 
 // --- gather() and forward ---
 
+TEST(FullyShardedGathers, AreAllowedBetweenForwardAndBackward) {
+  for (const bool reshard : {true, false}) {
+    Model whole;
+    const Batch batch = Batch::of_step(0, ranks);
+    (2 * loss_of(whole.forward(batch.data), batch.target)).backward();
+    on_ranks(ranks, [&](const Group& group) {
+      const auto model = std::make_shared<Model>();
+      FullyShardedDataParallel fsdp{group, model, {.block = "layers.*", .reshard_after_forward = reshard}};
+      const Batch part = batch.part(group.rank(), ranks);
+      const auto loss = [&] { return loss_of(fsdp.forward(part.data), part.target); };
+      const auto gather = [&] {
+        const auto all = fsdp.gather();
+        expect_close(values_of(*model), values_of(Model()), 0);
+      };
+      const at::Tensor first = loss();
+      gather();
+      const at::Tensor second = loss();
+      gather();
+      (first + second).backward();
+      gather();
+      expect_gradients(fsdp, whole);
+    });
+  }
+}
+
+class GatheredChanges : public ::testing::TestWithParam<std::tuple<int, bool>> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, GatheredChanges,
+                         ::testing::Combine(::testing::Values(1, 2, 3), ::testing::Bool()));
+
+TEST_P(GatheredChanges, AreKeptOnRequest) {
+  const auto [count, narrow] = GetParam();
+  on_ranks(count, [&, narrow = narrow](const Group& group) {
+    const auto model = std::make_shared<Model>();
+    Options options{.block = "layers.*"};
+    if (narrow) options.mixed_precision.parameters = at::kFloat;
+    FullyShardedDataParallel fsdp{group, model, options};
+    Model expected;
+    const auto change = [](Model& of) {
+      of.apply([](torch::nn::Module& module) {
+        const at::NoGradGuard no_grad;
+        if (auto* const norm = module.as<torch::nn::LayerNormImpl>()) norm->bias.fill_(0.25);
+      });
+      const at::NoGradGuard no_grad;
+      of.stem->weight[4][4] = 2;
+      of.head->extra->bias.mul_(0);
+    };
+    {
+      const auto whole = fsdp.gather();
+      change(*model);
+    }
+    expect_parts(fsdp, expected, 0);
+    {
+      const auto outer = fsdp.gather();
+      const auto inner = fsdp.gather(Changes::kept);
+      change(*model);
+    }
+    change(expected);
+    expect_parts(fsdp, expected, 0);
+    const Batch batch = Batch::of_step(0, 1);
+    const at::NoGradGuard no_grad;
+    expect_close({fsdp.forward(batch.data).to(at::kDouble)}, {expected.forward(batch.data)},
+                 narrow ? 1e-5 : 1e-10);
+  });
+}
+
 TEST(FullyShardedChanges, AStepWithinAGatherIsKept) {
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     const auto model = std::make_shared<Model>(), whole = std::make_shared<Model>();
     FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
     FullyShardedOptimizer optimizer(fsdp, torch::optim::SGDOptions(0.1));
@@ -315,8 +343,7 @@ TEST(FullyShardedChanges, AStepWithinAGatherIsKept) {
 
 TEST(FullyShardedChanges, AForwardThatThrowsOnOneRankFailsOnAllRanks) {
   for (const bool evaluates : {false, true}) {
-    Company company(3);
-    on_ranks(company.groups(), [&](const collectives::Group& group) {
+    on_ranks(3, [&](const Group& group) {
       const at::AutoGradMode mode(!evaluates);
       FullyShardedDataParallel fsdp{group, std::make_shared<Model>(), {.block = "layers.*"}};
       const at::Tensor input = at::ones({2, group.rank() == 1 ? 7 : 5}, at::kDouble);
@@ -330,10 +357,7 @@ TEST(FullyShardedChanges, AForwardThatThrowsOnOneRankFailsOnAllRanks) {
         EXPECT_THROW(run(), c10::Error);
         return;
       }
-      const auto error = test::error_of(run);
-      ASSERT_TRUE(error);
-      EXPECT_NE(std::string(error->what()).find("rank 1: a forward of the module threw"), std::string::npos)
-          << error->what();
+      expect_error(run, "rank 1: a forward of the module threw");
     });
   }
 }

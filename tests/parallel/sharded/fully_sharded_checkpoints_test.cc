@@ -1,29 +1,13 @@
 // Checkpoints of a FullyShardedDataParallel and its optimizer: names and values, and how training continues.
-#include <weft/parallel/collectives/device_mesh.h>
-#include <weft/parallel/sharded/checkpoint/checkpoints.h>
-#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
-#include <weft/parallel/sharded/fully_sharded_optimizer.h>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <set>
 
-#include "tests/parallel/sharded/checkpoint/states.h"
 #include "tests/parallel/sharded/models.h"
 
 namespace weft::sharded::fully_sharded_checkpoints_test {
 namespace {
 
-using collectives::testing::Company;
-using data_parallel::testing::Batch;
-using data_parallel::testing::expect_close;
-using data_parallel::testing::on_ranks;
-using testing::Folder;
-using testing::Layer;
-using testing::loss_of;
-using testing::Model;
-using testing::values_of;
+using namespace testing;
 
 constexpr int rows = 12;  // of all ranks together
 Batch part_of(int step, int rank, int ranks) { return Batch::of_step(step, 1, rows).part(rank, ranks); }
@@ -50,7 +34,7 @@ struct Tied : torch::nn::Module {
 
 template <class Module>
 struct Trainer {
-  explicit Trainer(const collectives::Group& group, Options options = {.block = "layers.*"},
+  explicit Trainer(const Group& group, Options options = {.block = "layers.*"},
                    std::shared_ptr<Module> of = std::make_shared<Module>())
       : model(std::move(of)), fsdp(group, model, std::move(options)), optimizer(fsdp, spec) {}
   // rank, ranks: select the batches.
@@ -65,17 +49,11 @@ struct Trainer {
   }
   void steps(int begin, int end) { steps(begin, end, fsdp.group().rank(), fsdp.group().size()); }
   SlicedState state() const {
-    SlicedState state;
-    fsdp.add_to(state);
-    optimizer.add_to(state);
+    SlicedState state = state_of(fsdp, optimizer);
     return state;
   }
   void load(const Checkpoints& checkpoints, std::int64_t step) {
-    SlicedState state;
-    fsdp.add_to(state);
-    optimizer.add_wanted_to(state, checkpoints.names(step));
-    state.notes = checkpoints.load(step, state);
-    optimizer.take_from(state);
+    testing::load(fsdp, optimizer, checkpoints, step);
   }
   std::shared_ptr<Module> model;
   FullyShardedDataParallel<Module> fsdp;
@@ -111,8 +89,7 @@ TYPED_TEST(SavedModules, ContinueWithOtherBlocksAndRanks) {
   const auto block = [&](const char* name) { return Options{.block = has_layers ? name : ""}; };
   const Alone<TypeParam> before(2), after(4);
   const Folder folder;
-  Company company(3);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(3, [&](const Group& group) {
     Trainer<TypeParam> trainer(group, block("layers.*"));
     SlicedState fresh;
     trainer.optimizer.add_to(fresh);
@@ -121,8 +98,7 @@ TYPED_TEST(SavedModules, ContinueWithOtherBlocksAndRanks) {
     Checkpoints(group, folder.path).save(1, trainer.state()).get();
   });
   for (const auto& [ranks, name] : {std::pair{1, ""}, {2, "layers.1"}, {4, "layers.*"}}) {
-    Company other(ranks);
-    on_ranks(other.groups(), [&, ranks = ranks, name = name](const collectives::Group& group) {
+    on_ranks(ranks, [&, ranks = ranks, name = name](const Group& group) {
       Trainer<TypeParam> trainer(group, block(name));
       const Checkpoints checkpoints(group, folder.path);
       trainer.load(checkpoints, 1);
@@ -147,8 +123,7 @@ TYPED_TEST(SavedModules, ContinueWithOtherBlocksAndRanks) {
 
 TEST(FullyShardedStates, FollowLaterSteps) {
   const Folder folder;
-  Company company(2);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(2, [&](const Group& group) {
     Trainer<Model> trainer(group);
     Checkpoints checkpoints(group, folder.path);
     SlicedState model;  // once
@@ -170,10 +145,8 @@ TEST(FullyShardedStates, FollowLaterSteps) {
 
 TEST(FullyShardedStates, OfReplicasHaveTheOptimizer) {
   const Folder folder;
-  Company company(4);
-  on_ranks(company.groups(), [&](const collectives::Group& all) {
-    const std::vector<collectives::DeviceMesh::Dimension> grid{{"replicate", 2}, {"shard", 2}};
-    const auto mesh = collectives::DeviceMesh::create(all, grid).get();
+  on_ranks(4, [&](const Group& all) {
+    const auto mesh = two_replicas(all);
     const Options options{.block = "layers.*", .replicas = mesh.group("replicate")};
     Checkpoints checkpoints(all, folder.path);
     {
@@ -201,8 +174,7 @@ TEST(FullyShardedStates, KeepTheBitsOfTheOptimizersParameters) {
                           .reshard_after_forward = reshard,
                           .mixed_precision = {at::kBFloat16, at::kBFloat16, at::kBFloat16}};
     const Folder folder;
-    Company company(2);
-    on_ranks(company.groups(), [&](const collectives::Group& group) {
+    on_ranks(2, [&](const Group& group) {
       Trainer<Model> trainer(group, options, make()), loaded(group, options, make());
       Checkpoints checkpoints(group, folder.path);
       trainer.steps(0, 2);
@@ -233,8 +205,7 @@ TEST(FullyShardedBuffers, ACheckpointHasThoseOfOneRank) {
     torch::nn::BatchNorm1d norm{nullptr};
   };
   const Folder folder;
-  Company company(3);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(3, [&](const Group& group) {
     const auto model = std::make_shared<Normalized>();
     FullyShardedDataParallel fsdp{group, model};
     {

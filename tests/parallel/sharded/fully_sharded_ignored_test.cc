@@ -1,29 +1,13 @@
 // FullyShardedDataParallel with parameters and buffers that stay as they are (Options::ignored).
-#include <weft/parallel/sharded/checkpoint/checkpoints.h>
-#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
-#include <weft/parallel/sharded/fully_sharded_optimizer.h>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <algorithm>
-#include <map>
 
-#include "tests/parallel/sharded/checkpoint/states.h"
 #include "tests/parallel/sharded/models.h"
 
 namespace weft::sharded::fully_sharded_ignored_test {
 namespace {
 
-using collectives::testing::Company;
-using data_parallel::testing::Batch;
-using data_parallel::testing::expect_close;
-using data_parallel::testing::on_ranks;
-using testing::expect_gradients;
-using testing::Folder;
-using testing::loss_of;
-using testing::Model;
-using testing::values_of;
+using namespace testing;
 
 constexpr int ranks = 2;
 
@@ -46,8 +30,7 @@ TEST(FullyShardedIgnored, ParametersAreTrainedByTheProgram) {
       loss_of(whole.forward(batch.data), batch.target).backward();
       expected.step();
     }
-    Company company(ranks);
-    on_ranks(company.groups(), [&](const collectives::Group& group) {
+    on_ranks(ranks, [&](const Group& group) {
       const auto model = std::make_shared<Model>();
       std::map<std::string, at::Tensor> before;
       for (const auto& entry : model->named_parameters()) before[entry.key()] = entry.value();
@@ -62,8 +45,7 @@ TEST(FullyShardedIgnored, ParametersAreTrainedByTheProgram) {
       torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
       for (int step = 0; step < 3; ++step) {
         optimizer.zero_grad();
-        const Batch part = Batch::of_step(step, ranks).part(group.rank(), ranks);
-        loss_of(fsdp.forward(part.data), part.target).backward();
+        own_loss(fsdp, step).backward();
         for (const at::Tensor& each : others) group.all_reduce(each.grad(), collectives::ReduceOp::avg).get();
         optimizer.step();
       }
@@ -75,13 +57,13 @@ TEST(FullyShardedIgnored, ParametersAreTrainedByTheProgram) {
 }
 
 struct Expert : torch::nn::Module {
-  explicit Expert(std::uint64_t seed) : layer(register_module("layer", testing::layer_of(seed))) {
+  explicit Expert(std::uint64_t seed) : layer(register_module("layer", layer_of(seed))) {
     weight = register_parameter("weight",
                                 at::randn({5, 5}, at::detail::createCPUGenerator(seed + 50), at::kDouble));
     register_buffer("seen", at::full({1}, static_cast<double>(seed), at::kDouble));
   }
   at::Tensor forward(const at::Tensor& x) { return layer->forward(x.mm(weight.to(x.dtype()))); }
-  std::shared_ptr<Block<testing::Layer>> layer;
+  std::shared_ptr<Block<Layer>> layer;
   at::Tensor weight;
 };
 struct Experts : torch::nn::Module {
@@ -89,16 +71,15 @@ struct Experts : torch::nn::Module {
     experts->push_back(std::make_shared<Expert>(seed));
     experts->push_back(std::make_shared<Expert>(seed + 7));
     register_module("experts", experts);
-    last = register_module("last", testing::layer_of(90));
+    last = register_module("last", layer_of(90));
   }
   at::Tensor forward(const at::Tensor& x) { return last->forward(experts->forward(x)); }
   torch::nn::Sequential experts;
-  std::shared_ptr<Block<testing::Layer>> last;
+  std::shared_ptr<Block<Layer>> last;
 };
 
 TEST(FullyShardedIgnored, AreNeitherBroadcastNorConvertedAndBlocksWithinAreSplit) {
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     const auto seed = static_cast<std::uint64_t>(1 + 100 * group.rank());
     const auto model = std::make_shared<Experts>(seed);
     FullyShardedDataParallel fsdp{
@@ -124,17 +105,11 @@ TEST(FullyShardedIgnored, AreNeitherBroadcastNorConvertedAndBlocksWithinAreSplit
 
 // The input of an ignored module is not converted to its type, and not converted back.
 TEST(FullyShardedIgnored, ModulesGetInputsOfTheNarrowType) {
-  Company company(1);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(1, [&](const Group& group) {
     FullyShardedDataParallel fsdp{group,
                                   std::make_shared<Model>(3, at::kFloat),
                                   {.ignored = {"stem"}, .mixed_precision = {.parameters = at::kBFloat16}}};
-    try {
-      (void)fsdp.forward(at::ones({3, 5}));
-      FAIL() << "expected an error of the operator";
-    } catch (const c10::Error& error) {
-      EXPECT_NE(std::string(error.what()).find("dtype"), std::string::npos) << error.what();
-    }
+    expect_torch_error([&] { return fsdp.forward(at::ones({3, 5})); }, "dtype");
   });
 }
 
@@ -153,8 +128,7 @@ TEST(FullyShardedIgnored, RanksMayIgnoreDifferentParameters) {
     std::shared_ptr<Model> model;
     std::vector<at::Tensor> weights;
   };
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     const auto model = std::make_shared<Extra>(1 + group.rank());
     FullyShardedDataParallel fsdp{group, model, {.block = "model.layers.*", .ignored = {"expert*"}}};
     const Batch batch = Batch::of_step(0, ranks);
@@ -170,14 +144,12 @@ TEST(FullyShardedIgnored, RanksMayIgnoreDifferentParameters) {
 TEST(FullyShardedIgnored, AreSavedUnchangedInACheckpoint) {
   const Folder folder;
   const Options options{.block = "layers.*", .ignored = {"stem", "layers.1.norm"}};
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     const auto model = std::make_shared<Model>();
     model->stem->register_buffer("seen", at::full({1}, 3.0, at::kDouble));
     FullyShardedDataParallel fsdp{group, model, options};
     FullyShardedOptimizer optimizer(fsdp, torch::optim::SGDOptions(0.1).momentum(0.9));
-    const Batch part = Batch::of_step(0, ranks).part(group.rank(), ranks);
-    loss_of(fsdp.forward(part.data), part.target).backward();
+    own_loss(fsdp).backward();
     optimizer.step();
     SlicedState state;
     fsdp.add_to(state, "net/");
@@ -206,15 +178,11 @@ TEST(FullyShardedIgnored, InvalidUseIsReported) {
     }
     at::Tensor a;
   };
-  Company company(1);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(1, [&](const Group& group) {
     const auto expect_refused = [&](const std::shared_ptr<torch::nn::Module>& module,
                                     const std::string& ignored, const std::string& text) {
-      const auto error =
-          test::error_of([&] { ShardedModule(group, module, {.block = {}, .ignored = {ignored}}); });
-      ASSERT_TRUE(error) << text;
-      EXPECT_EQ(error->kind(), rpc::ErrorKind::invalid_argument);
-      EXPECT_NE(std::string(error->what()).find(text), std::string::npos) << error->what();
+      expect_error([&] { ShardedModule(group, module, {.block = {}, .ignored = {ignored}}); },
+                   ErrorKind::invalid_argument, text);
     };
     const auto model = std::make_shared<Model>();
     expect_refused(model, "steam", "no parameter or buffer matches the ignored \"steam\"");

@@ -1,33 +1,15 @@
 // FullyShardedDataParallel with other forms of modules: recomputed blocks, blocks with containers and
 // structs, frozen blocks, modules without inputs. Also the state of the module's parameters between forward
 // and backward.
-#include <weft/parallel/collectives/device_mesh.h>
-#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
-#include <weft/parallel/sharded/fully_sharded_optimizer.h>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <limits>
-#include <map>
 
 #include "tests/parallel/sharded/models.h"
 
 namespace weft::sharded::fully_sharded_modules_test {
 namespace {
 
-using collectives::testing::Company;
-using data_parallel::testing::Batch;
-using data_parallel::testing::expect_close;
-using data_parallel::testing::on_ranks;
-using rpc::ErrorKind;
-using testing::expect_equal_gradients;
-using testing::expect_gradients;
-using testing::Layer;
-using testing::layer_of;
-using testing::loss_of;
-using testing::Model;
-using testing::values_of;
+using namespace testing;
 
 constexpr int ranks = 2;
 
@@ -89,8 +71,7 @@ TEST(FullyShardedForms, BlocksMayExchangeContainersAndStructs) {
 }
 
 TEST(FullyShardedForms, BlocksMayExchangeStructsInMixedPrecision) {
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     FullyShardedDataParallel fsdp{
         group,
         std::make_shared<Structured>(at::kFloat),
@@ -154,8 +135,8 @@ TEST(FullyShardedForms, BlocksMayRunSeveralTimesFrozenAndWithoutAutograd) {
 }
 
 TEST(FullyShardedForms, AFrozenParameterGroupKeepsItsValues) {
-  const auto spec =
-      dist_optim::OptimizerSpec(torch::optim::AdamWOptions(0.01)).with_group("layers.1", {{"lr", 0.1}});
+  const auto spec = dist_optim::OptimizerSpec(torch::optim::AdamWOptions(0.01))
+                        .with_group("layers.1", {{"lr", 0.1}, {"weight_decay", 0}});
   const auto freeze = [](Model& model) {
     for (at::Tensor& parameter : model.layers->ptr(2)->parameters()) parameter.requires_grad_(false);
     model.layers->ptr<Layer>(1)->linear->bias.requires_grad_(false);
@@ -167,7 +148,7 @@ TEST(FullyShardedForms, AFrozenParameterGroupKeepsItsValues) {
     if (entry.value().requires_grad())
       (entry.key().starts_with("layers.1.") ? slower : trained).push_back(entry.value());
   torch::optim::AdamW expected(trained, torch::optim::AdamWOptions(0.01)),
-      other(slower, torch::optim::AdamWOptions(0.1));
+      other(slower, torch::optim::AdamWOptions(0.1).weight_decay(0));
   for (int step = 0; step < 3; ++step) {
     whole.zero_grad();
     const Batch batch = Batch::of_step(step, ranks);
@@ -175,18 +156,17 @@ TEST(FullyShardedForms, AFrozenParameterGroupKeepsItsValues) {
     expected.step();
     other.step();
   }
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     const auto model = std::make_shared<Model>();
     freeze(*model);
     FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
     FullyShardedOptimizer optimizer(fsdp, spec);
     for (int step = 0; step < 3; ++step) {
       optimizer.zero_grad();
-      const Batch part = Batch::of_step(step, ranks).part(group.rank(), ranks);
-      loss_of(fsdp.forward(part.data), part.target).backward();
+      own_loss(fsdp, step).backward();
       optimizer.step();
     }
+    EXPECT_EQ(optimizer.learning_rate("layers.1"), 0.1);
     const auto all = fsdp.gather();
     expect_close(values_of(*model), values_of(whole));
   });
@@ -204,15 +184,13 @@ bool is_whole(const at::Tensor& parameter) {
 }
 
 TEST(FullyShardedModule, MayKeepWholeParametersBetweenForwardAndBackward) {
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     for (const bool reshard : {true, false}) {
       const auto model = std::make_shared<Model>();
       const Model whole;
       FullyShardedDataParallel fsdp{group, model, {.block = "layers.*", .reshard_after_forward = reshard}};
       for (int i = 0; i < 2; ++i) {
-        const Batch part = Batch::of_step(i, ranks).part(group.rank(), ranks);
-        const at::Tensor loss = loss_of(fsdp.forward(part.data), part.target);
+        const at::Tensor loss = own_loss(fsdp, i);
         for (const auto& entry : model->named_parameters()) {
           // The head is the last block. The stem is in no block.
           const bool in_layers = entry.key().starts_with("layers");
@@ -243,8 +221,7 @@ TEST(FullyShardedModule, IsSplitAfterABackwardThatDoesNotReachItsBlocks) {
     std::vector<std::shared_ptr<Block<Layer>>> blocks;
     at::Tensor scale;
   };
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     for (const bool reshard : {true, false}) {
       const auto model = std::make_shared<Outputs>();
       FullyShardedDataParallel fsdp{group, model, {.reshard_after_forward = reshard}};
@@ -262,41 +239,25 @@ TEST(FullyShardedModule, IsSplitAfterABackwardThatDoesNotReachItsBlocks) {
 }
 
 TEST(FullyShardedModule, MustNotChangeItsTypeOrDevice) {
-  Company company(1);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(1, [&](const Group& group) {
     const auto model = std::make_shared<Model>();
     FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
     const Batch batch = Batch::of_step(0, 1);
-    try {
-      model->to(at::kFloat);
-      FAIL() << "expected an error";
-    } catch (const c10::Error& error) {
-      EXPECT_NE(std::string(error.what()).find("move or convert the module before it is split"),
-                std::string::npos)
-          << error.what();
-    }
+    expect_torch_error([&] { model->to(at::kFloat); }, "move or convert the module before it is split");
     loss_of(fsdp.forward(batch.data), batch.target).backward();
     model->stem->bias.set_data(at::ones({5}));
-    const auto error = test::error_of([&] { (void)fsdp.forward(batch.data); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-    EXPECT_NE(std::string(error->what()).find("parameter stem.bias has another type now"), std::string::npos)
-        << error->what();
+    expect_error([&] { (void)fsdp.forward(batch.data); }, ErrorKind::failed_precondition,
+                 "parameter stem.bias has another type now");
   });
 }
 
 TEST(FullyShardedModule, MustBeOnOneDevice) {
-  Company company(1);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(1, [&](const Group& group) {
     const auto model = std::make_shared<Model>();
     model->head->register_parameter("other",
                                     at::empty({2}, at::TensorOptions(at::kDouble).device(at::kMeta)));
-    const auto error = test::error_of([&] { ShardedModule(group, model, {.block = "layers.*"}); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::unsupported);
-    EXPECT_NE(std::string(error->what()).find("parameter head.other is on meta, stem.weight on cpu"),
-              std::string::npos)
-        << error->what();
+    expect_error([&] { ShardedModule(group, model, {.block = "layers.*"}); }, ErrorKind::unsupported,
+                 "parameter head.other is on meta, stem.weight on cpu");
   });
 }
 
@@ -310,17 +271,13 @@ TEST(FullyShardedModule, RefusesAGatherWithinItsForward) {
     std::shared_ptr<Block<Layer>> layer;
     std::function<void()> during;
   };
-  Company company(1);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(1, [&](const Group& group) {
     const auto model = std::make_shared<Gathers>();
     FullyShardedDataParallel fsdp{group, model};
     model->during = [&] { (void)fsdp.gather(); };
     const at::Tensor x = at::ones({2, 5}, at::kDouble);
-    const auto error = test::error_of([&] { (void)fsdp.forward(x); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-    EXPECT_NE(std::string(error->what()).find("gather() within forward or backward"), std::string::npos)
-        << error->what();
+    expect_error([&] { (void)fsdp.forward(x); }, ErrorKind::failed_precondition,
+                 "gather() within forward or backward");
     model->during = [] {};
     fsdp.forward(x).sum().backward();
   });
@@ -340,8 +297,7 @@ TEST(FullyShardedForms, TrainingAndEvaluationMayAlternate) {
     expected.step();
     outputs.push_back(whole.forward(evaluated.data).detach());
   }
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     for (const bool reshard : {true, false}) {
       const auto model = std::make_shared<Model>();
       FullyShardedDataParallel fsdp{group, model, {.block = "layers.*", .reshard_after_forward = reshard}};
@@ -349,8 +305,7 @@ TEST(FullyShardedForms, TrainingAndEvaluationMayAlternate) {
       for (int step = 0; step < 3; ++step) {
         model->train();
         optimizer.zero_grad();
-        const Batch part = Batch::of_step(step, ranks).part(group.rank(), ranks);
-        loss_of(fsdp.forward(part.data), part.target).backward();
+        own_loss(fsdp, step).backward();
         optimizer.step();
         model->eval();
         const at::NoGradGuard no_grad;
@@ -368,16 +323,12 @@ TEST(FullyShardedForms, AnOrderThatOneRankChangesLaterIsNamed) {
     }
     std::shared_ptr<Block<Layer>> a, b;
   };
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     FullyShardedDataParallel fsdp{group, std::make_shared<Swapped>()};
     const at::Tensor x = at::ones({2, 5}, at::kDouble);
     for (int i = 0; i < 2; ++i) fsdp.forward(x, false).sum().backward();
-    const auto error = test::error_of([&] { fsdp.forward(x, group.rank() == 1).sum().backward(); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition) << error->what();
-    EXPECT_NE(std::string(error->what()).find("rank 1 has run the blocks in another order"),
-              std::string::npos);
+    expect_error([&] { fsdp.forward(x, group.rank() == 1).sum().backward(); }, ErrorKind::failed_precondition,
+                 "rank 1 has run the blocks in another order");
   });
 }
 
@@ -398,8 +349,7 @@ TEST(FullyShardedForms, TheNormIsOfGradientsOfAllTypes) {
     const double norm = all.norm(type).item<double>();
     for (const at::Tensor& parameter : whole.parameters())
       parameter.mutable_grad().mul_(0.01 / (norm + 1e-6));
-    Company company(ranks);
-    on_ranks(company.groups(), [&](const collectives::Group& group) {
+    on_ranks(ranks, [&](const Group& group) {
       FullyShardedDataParallel fsdp{group, std::make_shared<Mixed>()};
       fsdp.forward(batch.part(group.rank(), ranks).data).backward();
       EXPECT_NEAR(fsdp.clip_grad_norm(0.01, type), norm, 1e-6 * norm);
@@ -412,10 +362,8 @@ TEST(FullyShardedForms, TheNormIsOfGradientsOfAllTypes) {
 }
 
 TEST(FullyShardedForms, BuffersOfReplicasBeginWithThoseOfRankZero) {
-  Company company(4);
-  on_ranks(company.groups(), [&](const collectives::Group& all) {
-    const std::vector<collectives::DeviceMesh::Dimension> grid{{"replicate", 2}, {"shard", 2}};
-    const auto mesh = collectives::DeviceMesh::create(all, grid).get();
+  on_ranks(4, [&](const Group& all) {
+    const auto mesh = two_replicas(all);
     const auto model = std::make_shared<Model>();
     const at::Tensor buffer = model->register_buffer("seen", at::full({2}, 1.0 + all.rank(), at::kDouble));
     FullyShardedDataParallel fsdp{mesh.group("shard"), model, {.replicas = mesh.group("replicate")}};

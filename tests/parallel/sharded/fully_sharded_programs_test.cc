@@ -1,37 +1,18 @@
 // FullyShardedDataParallel with the forms that modules, optimizers and programs have.
 #include <weft/dist_optim/checkpoint/tensor_file.h>
-#include <weft/parallel/collectives/device_mesh.h>
-#include <weft/parallel/sharded/checkpoint/checkpoints.h>
 #include <weft/parallel/sharded/checkpoint/export_tensors.h>
-#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
-#include <weft/parallel/sharded/fully_sharded_optimizer.h>
 
 #include <c10/core/InferenceMode.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
-#include <map>
 
-#include "tests/parallel/sharded/checkpoint/states.h"
 #include "tests/parallel/sharded/models.h"
 
 namespace weft::sharded::fully_sharded_programs_test {
 namespace {
 
-using collectives::testing::Company;
-using data_parallel::testing::Batch;
-using data_parallel::testing::expect_close;
-using data_parallel::testing::on_ranks;
-using rpc::ErrorKind;
-using testing::expect_equal_gradients;
-using testing::expect_gradients;
-using testing::Folder;
-using testing::Layer;
-using testing::layer_of;
-using testing::loss_of;
-using testing::Model;
-using testing::values_of;
+using namespace testing;
 
 constexpr int ranks = 2;
 
@@ -57,14 +38,6 @@ struct TwoOutputs : torch::nn::Module {
   std::shared_ptr<Block<Layer>> a, b, unused;
 };
 
-TEST(FullyShardedModules, MayHaveStructsAsInputsAndOutputs) {
-  expect_equal_gradients([] { return std::make_shared<TwoOutputs>(); },
-                         [](auto& module, const Batch& part) {
-                           const Pair out = module.forward(Pair{part.data, {part.data * 2}});
-                           return out.first.square().mean() + out.others[0].square().mean();
-                         });
-}
-
 TEST(FullyShardedModules, MayReturnOutputsThatTheLossDoesNotUse) {
   expect_equal_gradients([] { return std::make_shared<TwoOutputs>(); },
                          [](auto& module, const Batch& part) {
@@ -77,8 +50,7 @@ TEST(FullyShardedModules, MayRunOtherBlocksInEachIteration) {
     const Pair out = module.forward(Pair{part.data, {part.data * 2}}, step % 2 == 1);
     return out.first.square().mean() + out.others[0].square().mean();
   };
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     FullyShardedDataParallel fsdp{group, std::make_shared<TwoOutputs>()};
     for (int step = 0; step < 4; ++step) {
       TwoOutputs whole;
@@ -156,8 +128,7 @@ TEST(FullyShardedModules, MayDropBlocksOnSomeRanks) {
       if (used == 0 && dropped == 0) dropped = 4;  // otherwise no backward would be possible
       return module.forward(part.data, dropped)[used].square().mean();
     };
-    Company company(ranks);
-    on_ranks(company.groups(), [&](const collectives::Group& group) {
+    on_ranks(ranks, [&](const Group& group) {
       FullyShardedDataParallel fsdp{group, std::make_shared<Droppable>()};
       for (int step = 0; step < 10; ++step) {
         SCOPED_TRACE(step);
@@ -190,8 +161,7 @@ TEST(FullyShardedModules, MayHaveAParameterThatTheLossAloneUses) {
   };
   const Batch batch = Batch::of_step(0, ranks);
   scaled(loss_of(whole->forward(batch.data), batch.target), whole->named_parameters()["scale"]).backward();
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     const auto model = make();
     FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
     const Batch part = batch.part(group.rank(), ranks);
@@ -234,8 +204,7 @@ TEST(FullyShardedUses, AnEvaluationEqualsThatOfTheWholeModule) {
   Model whole;
   const Batch batch = Batch::of_step(0, ranks);
   const at::Tensor expected = whole.forward(batch.data).detach();
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     for (const bool reshard : {false, true}) {
       const auto model = std::make_shared<Model>();
       FullyShardedDataParallel fsdp{group, model, {.block = "layers.*", .reshard_after_forward = reshard}};
@@ -254,8 +223,7 @@ TEST(FullyShardedUses, AnEvaluationEqualsThatOfTheWholeModule) {
 }
 
 TEST(FullyShardedUses, ClipReturnsTheNormOfAllRanks) {
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     for (const double type : {1.0, 2.0, 3.0, std::numeric_limits<double>::infinity()}) {
       Model whole;
       const Batch batch = Batch::of_step(0, ranks);
@@ -273,12 +241,10 @@ TEST(FullyShardedUses, ClipReturnsTheNormOfAllRanks) {
 
 // The norm is NaN, as for torch::nn::utils::clip_grad_norm_.
 TEST(FullyShardedUses, ANaNOfOneRankIsTheNormOfAllRanks) {
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     for (const double type : {1.0, 2.0, std::numeric_limits<double>::infinity()}) {
       FullyShardedDataParallel fsdp{group, std::make_shared<Model>(), {.block = "layers.*"}};
-      const Batch part = Batch::of_step(0, ranks).part(group.rank(), ranks);
-      loss_of(fsdp.forward(part.data), part.target).backward();
+      own_loss(fsdp).backward();
       if (group.rank() == 1) fsdp.parameters().front().grad()[0] = std::nan("");
       EXPECT_TRUE(std::isnan(fsdp.clip_grad_norm(0.01, type))) << type;
       for (const at::Tensor& parameter : fsdp.parameters())
@@ -288,8 +254,7 @@ TEST(FullyShardedUses, ANaNOfOneRankIsTheNormOfAllRanks) {
 }
 
 TEST(FullyShardedUses, TheTypeOfTheNormIsPositive) {
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     FullyShardedDataParallel fsdp{group, std::make_shared<Model>(), {.block = "layers.*"}};
     for (const double type : {0.0, -1.0, std::nan("")})
       EXPECT_EQ(test::kind_of([&] { fsdp.clip_grad_norm(1, type); }), ErrorKind::invalid_argument) << type;
@@ -297,10 +262,8 @@ TEST(FullyShardedUses, TheTypeOfTheNormIsPositive) {
 }
 
 TEST(FullyShardedUses, ReplicasBeginWithTheValuesOfRankZero) {
-  Company company(4);
-  on_ranks(company.groups(), [&](const collectives::Group& all) {
-    const std::vector<collectives::DeviceMesh::Dimension> grid{{"replicate", 2}, {"shard", 2}};
-    const auto mesh = collectives::DeviceMesh::create(all, grid).get();
+  on_ranks(4, [&](const Group& all) {
+    const auto mesh = two_replicas(all);
     const auto model = std::make_shared<Model>();
     if (all.rank() != 0)
       for (at::Tensor& parameter : model->parameters()) parameter.detach().fill_(all.rank());
@@ -310,47 +273,14 @@ TEST(FullyShardedUses, ReplicasBeginWithTheValuesOfRankZero) {
   });
 }
 
-TEST(FullyShardedUses, OptimizersMayHaveGroupsOfParameters) {
-  const auto spec = dist_optim::OptimizerSpec(torch::optim::AdamWOptions(0.01))
-                        .with_group("layers.1", {{"lr", 0.1}, {"weight_decay", 0}});
-  Model whole;
-  dist_optim::ShadowLeaves expected(dist_optim::parameters_of(whole), spec);
-  for (int step = 0; step < 3; ++step) {
-    whole.zero_grad();
-    const Batch batch = Batch::of_step(step, ranks);
-    loss_of(whole.forward(batch.data), batch.target).backward();
-    dist_optim::Gradients gradients;
-    for (const auto& each : dist_optim::parameters_of(whole))
-      gradients[gradients.size()] = each.tensor.grad();
-    expected.step(gradients);
-  }
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
-    const auto model = std::make_shared<Model>();
-    FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
-    FullyShardedOptimizer optimizer(fsdp, spec);
-    for (int step = 0; step < 3; ++step) {
-      optimizer.zero_grad();
-      const Batch part = Batch::of_step(step, ranks).part(group.rank(), ranks);
-      loss_of(fsdp.forward(part.data), part.target).backward();
-      optimizer.step();
-    }
-    EXPECT_EQ(optimizer.learning_rate("layers.1"), 0.1);
-    const auto all = fsdp.gather();
-    expect_close(values_of(*model), values_of(whole));
-  });
-}
-
 TEST(FullyShardedUses, SeveralOptimizersStepPartsOfTheParameters) {
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     FullyShardedDataParallel fsdp{group, std::make_shared<Model>(), {.block = "layers.*"}};
     std::vector<at::Tensor> stem, others;
     for (const ParameterSlice& slice : fsdp.units().slices())
       (slice.parameter.starts_with("stem") ? stem : others).push_back(slice.leaf.tensor);
     torch::optim::SGD first(stem, 0.1), second(others, 0.1);
-    const Batch part = Batch::of_step(0, ranks).part(group.rank(), ranks);
-    loss_of(fsdp.forward(part.data), part.target).backward();
+    own_loss(fsdp).backward();
     first.zero_grad();
     for (const at::Tensor& each : stem) EXPECT_FALSE(each.grad().defined());
     for (const at::Tensor& each : others) EXPECT_TRUE(each.grad().defined());
@@ -358,26 +288,8 @@ TEST(FullyShardedUses, SeveralOptimizersStepPartsOfTheParameters) {
   });
 }
 
-TEST(FullyShardedUses, ParametersMayBeFrozenLater) {
-  const auto freeze = [](Model& model) { model.stem->bias.requires_grad_(false); };
-  Model whole;
-  freeze(whole);
-  const Batch batch = Batch::of_step(1, ranks);
-  loss_of(whole.forward(batch.data), batch.target).backward();
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
-    const auto model = std::make_shared<Model>();
-    FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
-    freeze(*model);
-    const Batch part = batch.part(group.rank(), ranks);
-    loss_of(fsdp.forward(part.data), part.target).backward();
-    expect_gradients(fsdp, whole);
-  });
-}
-
 TEST(FullyShardedUses, MayReduceInANarrowType) {
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     const Batch batch = Batch::of_step(0, ranks);
     Model whole(3, at::kFloat);
     loss_of(whole.forward(batch.data.to(at::kFloat)), batch.target.to(at::kFloat)).backward();
@@ -404,8 +316,7 @@ TEST(FullyShardedUses, BuffersMayBeOfANarrowType) {
     at::Tensor forward(const at::Tensor& x) { return norm(x); }
     torch::nn::BatchNorm1d norm{nullptr};
   };
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     const auto model = std::make_shared<Normalized>();
     FullyShardedDataParallel fsdp{
         group, model, {.mixed_precision = {.parameters = at::kBFloat16, .buffers = at::kBFloat16}}};
@@ -418,25 +329,18 @@ TEST(FullyShardedUses, BuffersMayBeOfANarrowType) {
 // --- Refusals ---
 
 TEST(FullyShardedMisuse, IsReportedWithTheCall) {
-  Company company(1);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
-    const auto expect_refused = [](ErrorKind kind, const std::string& text, const std::function<void()>& f) {
-      const auto error = test::error_of(f);
-      ASSERT_TRUE(error) << text;
-      EXPECT_EQ(error->kind(), kind) << error->what();
-      EXPECT_NE(std::string(error->what()).find(text), std::string::npos) << error->what();
-    };
+  on_ranks(1, [&](const Group& group) {
     const auto model = std::make_shared<Model>();
     FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
     const Batch batch = Batch::of_step(0, 1);
-    expect_refused(ErrorKind::invalid_argument, "stem.weight is split over ranks already",
-                   [&] { FullyShardedDataParallel(group, model); });
-    expect_refused(ErrorKind::failed_precondition, "the block head runs outside",
-                   [&] { model->head->forward(batch.data, true); });
+    expect_error([&] { FullyShardedDataParallel(group, model); }, ErrorKind::invalid_argument,
+                 "stem.weight is split over ranks already");
+    expect_error([&] { model->head->forward(batch.data, true); }, ErrorKind::failed_precondition,
+                 "the block head runs outside");
     const at::Tensor output = fsdp.forward(batch.data);
     model->stem->weight.register_hook([&](const at::Tensor& gradient) -> at::Tensor {
-      expect_refused(ErrorKind::failed_precondition, "gather() within forward or backward",
-                     [&] { (void)fsdp.gather(); });
+      expect_error([&] { (void)fsdp.gather(); }, ErrorKind::failed_precondition,
+                   "gather() within forward or backward");
       return gradient;
     });
     loss_of(output, batch.target).backward();
@@ -444,8 +348,7 @@ TEST(FullyShardedMisuse, IsReportedWithTheCall) {
 }
 
 TEST(FullyShardedMisuse, OfGathersAndForwardsIsReported) {
-  Company company(1);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(1, [&](const Group& group) {
     const auto model = std::make_shared<Model>();
     FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
     const Batch batch = Batch::of_step(0, 1);
@@ -453,10 +356,7 @@ TEST(FullyShardedMisuse, OfGathersAndForwardsIsReported) {
     const at::Tensor loss = loss_of(fsdp.forward(batch.data), batch.target);
     {
       const auto whole = fsdp.gather();
-      const auto error = test::error_of([&] { loss.backward(); });
-      ASSERT_TRUE(error);
-      EXPECT_NE(std::string(error->what()).find("backward within gather()"), std::string::npos)
-          << error->what();
+      expect_error([&] { loss.backward(); }, "backward within gather()");
     }
     EXPECT_ANY_THROW(fsdp.forward(at::ones({2, 7}, at::kDouble)));
     (void)fsdp.gather();  // the forward that threw has ended
@@ -471,14 +371,10 @@ TEST(FullyShardedMisuse, OfModulesIsReported) {
     }
     at::Tensor a;
   };
-  Company company(2);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(2, [&](const Group& group) {
     const auto expect_refused = [&](const std::shared_ptr<torch::nn::Module>& module, ErrorKind kind,
                                     const std::string& text, const Options& options = {}) {
-      const auto error = test::error_of([&] { ShardedModule(group, module, options); });
-      ASSERT_TRUE(error) << text;
-      EXPECT_EQ(error->kind(), kind) << error->what();
-      EXPECT_NE(std::string(error->what()).find(text), std::string::npos) << error->what();
+      expect_error([&] { ShardedModule(group, module, options); }, kind, text);
     };
     expect_refused(std::make_shared<Aliased>(), ErrorKind::invalid_argument, "b shares its memory with a");
     const auto model = std::make_shared<Model>();
@@ -495,14 +391,10 @@ TEST(FullyShardedMisuse, OfModulesIsReported) {
 }
 
 TEST(FullyShardedMisuse, OfOptimizersIsReported) {
-  Company company(1);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(1, [&](const Group& group) {
     FullyShardedDataParallel fsdp{group, std::make_shared<Model>(), {.block = "layers.*"}};
     const auto expect_refused = [&](const std::string& text, const std::function<void()>& f) {
-      const auto error = test::error_of(f);
-      ASSERT_TRUE(error) << text;
-      EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
-      EXPECT_NE(std::string(error->what()).find(text), std::string::npos) << error->what();
+      expect_error(f, ErrorKind::invalid_argument, text);
     };
     expect_refused("the parameter group \"bias\" has no parameter", [&] {
       FullyShardedOptimizer(
@@ -523,42 +415,29 @@ TEST(FullyShardedMisuse, OfOptimizersIsReported) {
 TEST(FullyShardedCheckpoints, MayBeLoadedWithOtherBlocksAndIntoWholeModules) {
   const Folder folder;
   std::vector<at::Tensor> values;
-  Company company(3);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(3, [&](const Group& group) {
     const auto model = std::make_shared<Model>();
     model->stem->bias.requires_grad_(false);
     FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
     FullyShardedOptimizer optimizer(fsdp, torch::optim::SGDOptions(0.1).momentum(0.9));
     Checkpoints checkpoints(group, folder.path);
-    SlicedState before;  // no parameter has a state
-    fsdp.add_to(before);
-    optimizer.add_to(before);
-    checkpoints.save(0, before).get();
+    checkpoints.save(0, state_of(fsdp, optimizer)).get();  // no parameter has a state
     const Batch part = Batch::of_step(0, 3).part(group.rank(), 3);
     loss_of(fsdp.forward(part.data, false), part.target).backward();
     optimizer.step();
-    SlicedState state;
-    fsdp.add_to(state);
-    optimizer.add_to(state);
+    SlicedState state = state_of(fsdp, optimizer);
     EXPECT_FALSE(state.tensors.contains("optimizer/head.extra.weight/momentum_buffer")) << "never reached";
     checkpoints.save(1, state).get();
     const auto whole = fsdp.gather();
     if (group.rank() == 0) values = values_of(*model);
   });
-  Company smaller(2);
-  on_ranks(smaller.groups(), [&](const collectives::Group& group) {
+  on_ranks(2, [&](const Group& group) {
     const auto model = std::make_shared<Model>();
     for (at::Tensor& parameter : model->parameters()) parameter.detach().zero_();
     FullyShardedDataParallel fsdp{group, model, {.block = "layers.1"}};
     FullyShardedOptimizer optimizer(fsdp, torch::optim::SGDOptions(0.1).momentum(0.9));
     const Checkpoints checkpoints(group, folder.path);
-    for (const std::int64_t step : {0, 1}) {
-      SlicedState state;
-      fsdp.add_to(state);
-      optimizer.add_wanted_to(state, checkpoints.names(step));
-      state.notes = checkpoints.load(step, state);
-      optimizer.take_from(state);
-    }
+    for (const std::int64_t step : {0, 1}) load(fsdp, optimizer, checkpoints, step);
     SlicedState again;
     optimizer.add_to(again);
     EXPECT_FALSE(again.tensors.empty());
@@ -566,8 +445,7 @@ TEST(FullyShardedCheckpoints, MayBeLoadedWithOtherBlocksAndIntoWholeModules) {
     const auto whole = fsdp.gather();
     expect_close(values_of(*model), values, 0);
   });
-  Company one(1);
-  on_ranks(one.groups(), [&](const collectives::Group& group) {
+  on_ranks(1, [&](const Group& group) {
     Model model;
     for (at::Tensor& parameter : model.parameters()) parameter.detach().zero_();
     SlicedState state;
@@ -584,45 +462,19 @@ TEST(FullyShardedCheckpoints, MayBeLoadedWithOtherBlocksAndIntoWholeModules) {
 
 TEST(FullyShardedCheckpoints, HaveTheStateOfAParameterWithoutDimensions) {
   const Folder folder;
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     FullyShardedDataParallel fsdp{group, std::make_shared<Odd>(), {.block = "layers.*"}};
     FullyShardedOptimizer optimizer(fsdp, torch::optim::AdamOptions(0.1));
     Checkpoints checkpoints(group, folder.path);
     fsdp.forward(Batch::of_step(0, 1).data).square().mean().backward();
     optimizer.step();
-    SlicedState state, loaded;
-    fsdp.add_to(state);
-    optimizer.add_to(state);
+    const SlicedState state = state_of(fsdp, optimizer);
     checkpoints.save(1, state).get();
-    fsdp.add_to(loaded);
-    optimizer.add_wanted_to(loaded, checkpoints.names(1));
-    loaded.notes = checkpoints.load(1, loaded);
-    optimizer.take_from(loaded);
+    load(fsdp, optimizer, checkpoints, 1);
     SlicedState again;
     optimizer.add_to(again);
     for (const auto& [name, tensor] : again.tensors)
       EXPECT_TRUE(at::equal(tensor.values, state.tensors.at(name).values)) << name;
-  });
-}
-
-TEST(FullyShardedCheckpoints, OfReplicasHaveEachSliceOnce) {
-  const Folder folder;
-  Company company(4);
-  on_ranks(company.groups(), [&](const collectives::Group& all) {
-    const std::vector<collectives::DeviceMesh::Dimension> grid{{"replicate", 2}, {"shard", 2}};
-    const auto mesh = collectives::DeviceMesh::create(all, grid).get();
-    const auto model = std::make_shared<Model>();
-    FullyShardedDataParallel fsdp{
-        mesh.group("shard"), model, {.block = "layers.*", .replicas = mesh.group("replicate")}};
-    Checkpoints checkpoints(all, folder.path);
-    SlicedState state;
-    fsdp.add_to(state);
-    checkpoints.save(1, state).get();
-    for (auto& [name, tensor] : state.tensors) tensor.values.zero_();
-    (void)checkpoints.load(1, state);
-    const auto whole = fsdp.gather();
-    expect_close(values_of(*model), values_of(Model()), 0);
   });
 }
 

@@ -1,26 +1,15 @@
 // FullyShardedDataParallel with blocks that are recomputed in backward (activation_checkpoint), on all ranks
 // or on some.
 #include <weft/dist_autograd/activation_checkpoint.h>
-#include <weft/parallel/collectives/device_mesh.h>
-#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 #include <weft/parallel/sharded/internal/shard_layout.h>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "tests/parallel/sharded/models.h"
 
 namespace weft::sharded::fully_sharded_recomputation_test {
 namespace {
 
-using collectives::testing::Company;
-using data_parallel::testing::Batch;
-using data_parallel::testing::on_ranks;
+using namespace testing;
 using dist_autograd::activation_checkpoint;
-using testing::expect_equal_gradients;
-using testing::expect_gradients;
-using testing::Layer;
-using testing::layer_of;
 
 constexpr int ranks = 2;
 
@@ -117,29 +106,27 @@ TEST_P(Recomputation, MayBeOnSomeRanksOnly) {
     at::Tensor scale;
   };
   Company company(ranks);
-  on_ranks(
-      company.groups(), [&, recomputed = recomputed, reshard = reshard](const collectives::Group& group) {
-        FullyShardedDataParallel fsdp{group, std::make_shared<Gated>(), {.reshard_after_forward = reshard}};
-        for (int step = 0; step < 3; ++step) {
-          const Batch batch = Batch::of_step(step, ranks);
-          const auto loss = [&](auto& module, int rank) {
-            return module.forward(batch.part(rank, ranks).data, recomputed, step % 2 == 0 && rank == 1)
-                .square()
-                .mean();
-          };
-          Gated whole;
-          ((loss(whole, 0) + loss(whole, 1)) / ranks).backward();
-          for (at::Tensor& parameter : fsdp.parameters()) parameter.mutable_grad().reset();
-          loss(fsdp, group.rank()).backward();
-          expect_gradients(fsdp, whole);
-        }
-      });
+  on_ranks(company.groups(), [&, recomputed = recomputed, reshard = reshard](const Group& group) {
+    FullyShardedDataParallel fsdp{group, std::make_shared<Gated>(), {.reshard_after_forward = reshard}};
+    for (int step = 0; step < 3; ++step) {
+      const Batch batch = Batch::of_step(step, ranks);
+      const auto loss = [&](auto& module, int rank) {
+        return module.forward(batch.part(rank, ranks).data, recomputed, step % 2 == 0 && rank == 1)
+            .square()
+            .mean();
+      };
+      Gated whole;
+      ((loss(whole, 0) + loss(whole, 1)) / ranks).backward();
+      for (at::Tensor& parameter : fsdp.parameters()) parameter.mutable_grad().reset();
+      loss(fsdp, group.rank()).backward();
+      expect_gradients(fsdp, whole);
+    }
+  });
 }
 
 TEST(Recomputations, NeedTheMemoryOfThePartsAndTwoBlocks) {
   for (const Recomputed recomputed : {Recomputed::none, Recomputed::each_block, Recomputed::within_blocks}) {
-    Company company(ranks);
-    on_ranks(company.groups(), [&](const collectives::Group& group) {
+    on_ranks(ranks, [&](const Group& group) {
       constexpr int length = 12;
       FullyShardedDataParallel fsdp{group, std::make_shared<Chain>(length)};
       for (int i = 0; i < 2; ++i)
@@ -155,10 +142,8 @@ TEST(Recomputations, OfReplicasEqualOneProcess) {
   Chain whole;
   const Batch batch = Batch::of_step(0, 4);
   (2 * whole.forward(batch.data, Recomputed::none).square().mean()).backward();
-  Company company(4);
-  on_ranks(company.groups(), [&](const collectives::Group& all) {
-    const std::vector<collectives::DeviceMesh::Dimension> grid{{"replicate", 2}, {"shard", 2}};
-    const auto mesh = collectives::DeviceMesh::create(all, grid).get();
+  on_ranks(4, [&](const Group& all) {
+    const auto mesh = two_replicas(all);
     FullyShardedDataParallel fsdp{
         mesh.group("shard"), std::make_shared<Chain>(), {.replicas = mesh.group("replicate")}};
     const auto backward = [&] {

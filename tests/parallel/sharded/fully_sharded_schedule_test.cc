@@ -1,42 +1,28 @@
 // The collectives of a FullyShardedDataParallel and their order, as the groups' flight recorders have
 // recorded them.
-#include <weft/parallel/collectives/device_mesh.h>
 #include <weft/parallel/collectives/flight/flight_dump.h>
-#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
-#include <map>
 #include <thread>
 
-#include "tests/parallel/sharded/checkpoint/states.h"
 #include "tests/parallel/sharded/models.h"
 
 namespace weft::sharded::fully_sharded_schedule_test {
 namespace {
 
+using namespace testing;
 using namespace std::chrono_literals;
-using collectives::testing::Company;
-using data_parallel::testing::Batch;
-using data_parallel::testing::on_ranks;
-using testing::expect_gradients;
-using testing::Folder;
-using testing::loss_of;
-using testing::Model;
 
 constexpr int ranks = 2;
 
-std::vector<collectives::FlightEntry> entries_of(const collectives::Group& group) {
+std::vector<collectives::FlightEntry> entries_of(const Group& group) {
   const Folder folder;
   (void)group.write_flight(folder.path);
   return collectives::read_flight_dumps(folder.path).dumps.at(0).records.entries;
 }
 
-std::size_t count(const collectives::Group& group, const std::string& operation) {
+std::size_t count(const Group& group, const std::string& operation) {
   const auto entries = entries_of(group);
   return static_cast<std::size_t>(std::count_if(
       entries.begin(), entries.end(), [&](const auto& entry) { return entry.text.starts_with(operation); }));
@@ -73,8 +59,7 @@ class FullyShardedSchedules : public ::testing::Test {
  protected:
   template <class F>
   void on_both_ranks(F f, int layers = 3) {
-    Company company(ranks);
-    on_ranks(company.groups(), [&](const collectives::Group& group) {
+    on_ranks(ranks, [&](const Group& group) {
       for (const bool reshard : {true, false}) {
         const auto model = std::make_shared<Model>(layers);
         FullyShardedDataParallel fsdp{group, model, {.block = "layers.*", .reshard_after_forward = reshard}};
@@ -87,8 +72,7 @@ class FullyShardedSchedules : public ::testing::Test {
 
 // Frozen parameters of a unit are gathered apart, and not reduced.
 TEST_F(FullyShardedSchedules, FrozenParametersAreNotReduced) {
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     const auto model = std::make_shared<Model>();
     model->stem->bias.requires_grad_(false);
     for (at::Tensor& parameter : model->layers->ptr(1)->parameters()) parameter.requires_grad_(false);
@@ -129,7 +113,7 @@ TEST_F(FullyShardedSchedules, BackwardGathersTheNextBlockBeforeItReducesTheCurre
     const auto reductions = entries_of(fsdp.units().setup().groups.reductions).size();
     value.backward();
     std::multimap<std::int64_t, char> order;  // ordered by the time of the call
-    const auto add = [&](const collectives::Group& group, std::size_t first, const char* operation) {
+    const auto add = [&](const Group& group, std::size_t first, const char* operation) {
       const auto entries = entries_of(group);
       for (std::size_t i = first; i < entries.size(); ++i)
         if (entries[i].text.starts_with(operation))
@@ -144,7 +128,7 @@ TEST_F(FullyShardedSchedules, BackwardGathersTheNextBlockBeforeItReducesTheCurre
 }
 
 // A layer that calls a function in its forward and in its backward.
-struct Probe : testing::Layer {
+struct Probe : Layer {
   using Layer::Layer;
   at::Tensor forward(const at::Tensor& x) {
     during_forward();
@@ -166,8 +150,7 @@ TEST_F(FullyShardedSchedules, CollectivesRunWhileBlocksCompute) {
     }
     std::vector<std::shared_ptr<Block<Probe>>> probes;
   };
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     const auto model = std::make_shared<Chain>();
     FullyShardedDataParallel fsdp{group, model};
     Counts begin;
@@ -199,10 +182,8 @@ TEST_F(FullyShardedSchedules, CollectivesRunWhileBlocksCompute) {
 }
 
 TEST_F(FullyShardedSchedules, ReplicasReduceEachUnitOnce) {
-  Company company(4);
-  on_ranks(company.groups(), [&](const collectives::Group& all) {
-    const std::vector<collectives::DeviceMesh::Dimension> grid{{"replicate", 2}, {"shard", 2}};
-    const auto mesh = collectives::DeviceMesh::create(all, grid).get();
+  on_ranks(4, [&](const Group& all) {
+    const auto mesh = two_replicas(all);
     FullyShardedDataParallel fsdp{mesh.group("shard"),
                                   std::make_shared<Model>(),
                                   {.block = "layers.*", .replicas = mesh.group("replicate")}};
@@ -235,16 +216,13 @@ TEST_F(FullyShardedSchedules, WithoutSyncGradientsAreLocal) {
 
 TEST_F(FullyShardedSchedules, RanksThatDifferInNoSyncAreNamed) {
   on_both_ranks([](auto& fsdp, bool, auto loss) {
-    const auto error = test::error_of([&] {
-      if (fsdp.group().rank() == 0) return loss().backward();
-      const auto guard = fsdp.no_sync();
-      loss().backward();
-    });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), rpc::ErrorKind::failed_precondition) << error->what();
-    EXPECT_NE(std::string(error->what()).find("rank 1 has run a forward within no_sync(), rank 0 outside"),
-              std::string::npos)
-        << error->what();
+    expect_error(
+        [&] {
+          if (fsdp.group().rank() == 0) return loss().backward();
+          const auto guard = fsdp.no_sync();
+          loss().backward();
+        },
+        ErrorKind::failed_precondition, "rank 1 has run a forward within no_sync(), rank 0 outside");
   });
 }
 
@@ -253,10 +231,7 @@ TEST_F(FullyShardedSchedules, ABackwardOfForwardsWithinAndOutsideOfNoSyncIsRefus
     const at::Tensor first = loss();
     const auto guard = fsdp.no_sync();
     const at::Tensor both = first + loss();
-    const auto error = test::error_of([&] { both.backward(); });
-    ASSERT_TRUE(error);
-    EXPECT_NE(std::string(error->what()).find("within and outside of no_sync()"), std::string::npos)
-        << error->what();
+    expect_error([&] { both.backward(); }, "within and outside of no_sync()");
   });
 }
 

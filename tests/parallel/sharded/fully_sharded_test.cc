@@ -1,14 +1,8 @@
 // FullyShardedDataParallel against one process with the batch of all ranks.
-#include <weft/parallel/collectives/device_mesh.h>
-#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 #include <weft/parallel/sharded/internal/shard_layout.h>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <atomic>
 #include <limits>
-#include <map>
 #include <set>
 
 #include "tests/parallel/sharded/models.h"
@@ -16,18 +10,7 @@
 namespace weft::sharded::fully_sharded_test {
 namespace {
 
-using data_parallel::testing::Backend;
-using data_parallel::testing::Company;
-using data_parallel::testing::expect_close;
-using data_parallel::testing::on_ranks;
-using rpc::ErrorKind;
-using testing::Head;
-using testing::Layer;
-using testing::loss_of;
-using testing::Model;
-using testing::values_of;
-
-using data_parallel::testing::Batch;
+using namespace testing;
 
 using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
 const std::map<std::string, MakeOptimizer> optimizers{
@@ -84,8 +67,8 @@ Trained alone(const Training& training) {
   return trained;
 }
 
-Trained sharded(const collectives::Group& group, const Training& training, const Options& options,
-                int ranks = 0, int first_rank = 0) {
+Trained sharded(const Group& group, const Training& training, const Options& options, int ranks = 0,
+                int first_rank = 0) {
   if (ranks == 0) ranks = group.size();
   const auto model = std::make_shared<Model>();
   training.adjust(*model);
@@ -121,8 +104,7 @@ Trained sharded(const collectives::Group& group, const Training& training, const
 void expect_equal_training(const Training& training, const Options& options,
                            Backend backend = Backend::messages) {
   const Trained expected = alone(training);
-  Company company(training.ranks, backend);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(training.ranks, backend, [&](const Group& group) {
     expect_close(sharded(group, training, options).values, expected.values);
   });
 }
@@ -204,8 +186,7 @@ TEST_P(FullySharded, BlocksMayBeAnyPart) {
 
 TEST(FullyShardedMemory, IsThatOfThePartsAndTwoBlocks) {
   constexpr int ranks = 2, layers = 12;
-  Company company(ranks, Backend::memory);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, Backend::memory, [&](const Group& group) {
     const auto model = std::make_shared<Model>(layers);
     std::int64_t in_blocks = 0, others = 0;
     for (const auto& entry : model->named_parameters())
@@ -227,8 +208,7 @@ TEST(FullyShardedMemory, IsThatOfThePartsAndTwoBlocks) {
 // --- Access to parameters ---
 
 TEST(FullyShardedParameters, AreInaccessibleOutsideOfTheirUnit) {
-  Company company(2);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(2, [&](const Group& group) {
     const auto model = std::make_shared<Model>();
     const at::Tensor weight = model->stem->weight;
     const auto* const impl = weight.unsafeGetTensorImpl();
@@ -237,16 +217,8 @@ TEST(FullyShardedParameters, AreInaccessibleOutsideOfTheirUnit) {
     EXPECT_EQ(model->stem->weight.unsafeGetTensorImpl(), impl);
     EXPECT_EQ(weight.sizes(), (at::IntArrayRef{5, 5}));
     const auto version = weight._version();
-    try {
-      (void)weight.sum();
-      FAIL() << "expected an error";
-    } catch (const c10::Error& error) {
-      EXPECT_NE(std::string(error.what()).find("parameter stem.weight is split over the ranks"),
-                std::string::npos)
-          << error.what();
-    }
-    const Batch part = Batch::of_step(0, 2).part(group.rank(), 2);
-    loss_of(fsdp.forward(part.data), part.target).backward();
+    expect_torch_error([&] { return weight.sum(); }, "parameter stem.weight is split over the ranks");
+    own_loss(fsdp).backward();
     {
       const auto whole = fsdp.gather();
       expect_close(values_of(*model), values_of(Model()));
@@ -259,8 +231,7 @@ TEST(FullyShardedParameters, AreInaccessibleOutsideOfTheirUnit) {
 }
 
 TEST(FullyShardedParameters, HaveNamesWithTheirElements) {
-  Company company(2);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(2, [&](const Group& group) {
     const auto model = std::make_shared<Model>();
     FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
     std::map<std::string, std::int64_t> elements;
@@ -280,8 +251,7 @@ TEST(FullyShardedParameters, HaveNamesWithTheirElements) {
 }
 
 TEST(FullyShardedParameters, StartWithTheValuesOfRankZero) {
-  Company company(3);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(3, [&](const Group& group) {
     const auto model = std::make_shared<Model>();
     if (group.rank() != 0)
       for (at::Tensor& parameter : model->parameters()) parameter.detach().fill_(group.rank());
@@ -294,13 +264,9 @@ TEST(FullyShardedParameters, StartWithTheValuesOfRankZero) {
 // --- Forms of a program ---
 
 struct Rank {
-  explicit Rank(const collectives::Group& group, Options options = {.block = "layers.*"})
+  explicit Rank(const Group& group, Options options = {.block = "layers.*"})
       : model(std::make_shared<Model>()), fsdp(group, model, std::move(options)) {}
-  at::Tensor loss(int step) {
-    const Batch part =
-        Batch::of_step(step, fsdp.group().size()).part(fsdp.group().rank(), fsdp.group().size());
-    return loss_of(fsdp.forward(part.data), part.target);
-  }
+  at::Tensor loss(int step) { return own_loss(fsdp, step); }
   // Returns the gradients by name, joined from the parts of all ranks.
   std::map<std::string, at::Tensor> gradients() {
     std::map<std::string, at::Tensor> own;
@@ -320,8 +286,7 @@ void expect_same(const std::map<std::string, at::Tensor>& a, const std::map<std:
 }
 
 TEST(FullyShardedPrograms, MayEvaluateBetweenForwardAndBackward) {
-  Company company(2);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(2, [&](const Group& group) {
     Rank plain(group), mixed(group);
     for (int step = 0; step < 2; ++step) {
       plain.loss(step).backward();
@@ -337,8 +302,7 @@ TEST(FullyShardedPrograms, MayEvaluateBetweenForwardAndBackward) {
 }
 
 TEST(FullyShardedPrograms, MayRunSeveralForwardsBeforeBackward) {
-  Company company(2);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(2, [&](const Group& group) {
     Rank plain(group), mixed(group);
     plain.loss(0).backward();
     plain.loss(1).backward();
@@ -354,8 +318,7 @@ TEST(FullyShardedPrograms, MayRunSeveralForwardsBeforeBackward) {
 }
 
 TEST(FullyShardedPrograms, MayRunBackwardTwice) {
-  Company company(2);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(2, [&](const Group& group) {
     Rank plain(group), mixed(group);
     plain.loss(0).backward();
     const at::Tensor loss = mixed.loss(0);
@@ -366,8 +329,7 @@ TEST(FullyShardedPrograms, MayRunBackwardTwice) {
 }
 
 TEST(FullyShardedPrograms, MayComputeGradientsOfInputs) {
-  Company company(2);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(2, [&](const Group& group) {
     Rank rank(group);
     Batch part = Batch::of_step(0, 2).part(group.rank(), 2);
     part.data.requires_grad_();
@@ -386,8 +348,7 @@ TEST(FullyShardedPrograms, MayComputeGradientsOfInputs) {
 // With several ranks, the others may wait for this one, so its groups are aborted
 // (FullyShardedChanges.AForwardThatThrowsOnOneRankFailsOnAllRanks).
 TEST(FullyShardedPrograms, AForwardThatThrowsMayBeRepeatedOnOneRank) {
-  Company company(1);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(1, [&](const Group& group) {
     Rank rank(group), plain(group);
     EXPECT_ANY_THROW(rank.fsdp.forward(at::ones({2, 7}, at::kDouble)));
     rank.loss(0).backward();
@@ -397,8 +358,7 @@ TEST(FullyShardedPrograms, AForwardThatThrowsMayBeRepeatedOnOneRank) {
 }
 
 TEST(FullyShardedPrograms, ABackwardThatFailsIsNamedOnAllRanks) {
-  Company company(2);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(2, [&](const Group& group) {
     Rank rank(group);
     at::Tensor loss = rank.loss(0);
     if (group.rank() == 1) {
@@ -410,7 +370,7 @@ TEST(FullyShardedPrograms, ABackwardThatFailsIsNamedOnAllRanks) {
       EXPECT_ANY_THROW(rank.loss(1));
       return;
     }
-    const auto error = test::error_of([&] {
+    const auto error = error_of([&] {
       for (int step = 1;; ++step) {
         loss.backward();
         loss = rank.loss(step);
@@ -446,28 +406,19 @@ TEST(FullyShardedPrograms, MayUseABlockTwiceAndShareLayers) {
   Shared alone;
   const Batch batch = Batch::of_step(0, 2);
   alone.forward(batch.data).square().mean().backward();
-  Company company(2);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(2, [&](const Group& group) {
     const auto model = std::make_shared<Shared>();
     FullyShardedDataParallel fsdp{group, model};
     for (int i = 0; i < 2; ++i) {
       for (at::Tensor& parameter : fsdp.parameters()) parameter.mutable_grad().reset();
       fsdp.forward(batch.part(group.rank(), 2).data).square().mean().backward();
-      for (const auto& entry : fsdp.named_parameters()) {
-        const auto open = entry.key().find('['), colon = entry.key().find(':');
-        const auto begin = std::stoll(entry.key().substr(open + 1, colon - open - 1));
-        const at::Tensor whole = alone.named_parameters()[entry.key().substr(0, open)].grad().flatten();
-        EXPECT_TRUE(
-            at::allclose(entry.value().grad(), whole.narrow(0, begin, entry.value().numel()), 1e-10, 1e-10))
-            << entry.key();
-      }
+      expect_gradients(fsdp, alone);
     }
   });
 }
 
 TEST(FullyShardedPrograms, TheModuleIsRestoredByItsDestructor) {
-  Company company(1);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(1, [&](const Group& group) {
     const auto model = std::make_shared<Model>();
     const auto entry = model->layers->ptr(0);
     {
@@ -482,16 +433,15 @@ TEST(FullyShardedPrograms, TheModuleIsRestoredByItsDestructor) {
 // --- Refusals ---
 
 TEST(FullyShardedRefusals, NameTheBlock) {
-  Company company(1);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
-    const auto refused = [&](const std::shared_ptr<torch::nn::Module>& module, const char* block) {
-      const auto error = test::error_of([&] { ShardedModule(group, module, {.block = block}); });
-      EXPECT_TRUE(error && error->kind() == ErrorKind::invalid_argument);
-      return std::string(error ? error->what() : "");
+  on_ranks(1, [&](const Group& group) {
+    const auto expect_refused = [&](const std::shared_ptr<torch::nn::Module>& module, const char* block,
+                                    const char* text) {
+      expect_error([&] { ShardedModule(group, module, {.block = block}); }, ErrorKind::invalid_argument,
+                   text);
     };
     const auto model = std::make_shared<Model>();
-    EXPECT_NE(refused(model, "stem").find("the block stem is a torch::nn::LinearImpl"), std::string::npos);
-    EXPECT_NE(refused(model, "layer.*").find("no module matches the block \"layer.*\""), std::string::npos);
+    expect_refused(model, "stem", "the block stem is a torch::nn::LinearImpl");
+    expect_refused(model, "layer.*", "no module matches the block \"layer.*\"");
     struct Nested : torch::nn::Module {
       Nested() { register_module("inner", std::make_shared<Block<Layer>>(5)); }
       at::Tensor forward(const at::Tensor& x) { return x; }
@@ -499,22 +449,20 @@ TEST(FullyShardedRefusals, NameTheBlock) {
     struct Outer : torch::nn::Module {
       Outer() { register_module("all", torch::nn::Sequential(std::make_shared<Nested>())); }
     };
-    EXPECT_NE(refused(std::make_shared<Outer>(), "all.0").find("is within the block all.0"),
-              std::string::npos);
-    EXPECT_NE(refused(std::make_shared<torch::nn::ReLUImpl>(), "").find("no parameters"), std::string::npos);
+    expect_refused(std::make_shared<Outer>(), "all.0", "is within the block all.0");
+    expect_refused(std::make_shared<torch::nn::ReLUImpl>(), "", "no parameters");
   });
 }
 
 TEST(FullyShardedRefusals, NameRanksWithOtherBlocks) {
-  Company company(2);
   std::atomic<int> refused = 0;
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
-    const auto error = test::error_of([&] {
-      ShardedModule(group, std::make_shared<Model>(), {.block = group.rank() == 0 ? "layers.*" : "layers.1"});
-    });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-    EXPECT_NE(std::string(error->what()).find("rank 1 has the"), std::string::npos) << error->what();
+  on_ranks(2, [&](const Group& group) {
+    expect_error(
+        [&] {
+          ShardedModule(group, std::make_shared<Model>(),
+                        {.block = group.rank() == 0 ? "layers.*" : "layers.1"});
+        },
+        ErrorKind::failed_precondition, "rank 1 has the");
     ++refused;
   });
   EXPECT_EQ(refused, 2);
@@ -533,69 +481,14 @@ TEST(FullyShardedRefusals, NameRanksWithAnotherOrder) {
     }
     std::shared_ptr<Block<Layer>> a, b;
   };
-  Company company(2);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(2, [&](const Group& group) {
     FullyShardedDataParallel fsdp{group, std::make_shared<Swapped>()};
-    const auto error = test::error_of(
-        [&] { fsdp.forward(at::ones({2, 5}, at::kDouble), group.rank() == 1).sum().backward(); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition) << error->what();
-    EXPECT_NE(std::string(error->what()).find("in another order"), std::string::npos) << error->what();
+    expect_error([&] { fsdp.forward(at::ones({2, 5}, at::kDouble), group.rank() == 1).sum().backward(); },
+                 ErrorKind::failed_precondition, "in another order");
   });
 }
 
-// --- Types, replicas ---
-
-// Forward and backward in bfloat16 on each rank, the average and the step in float32.
-TEST(FullyShardedTypes, EqualTheSameArithmeticInOneProcess) {
-  constexpr int ranks = 2;
-  Model master(3, at::kFloat);
-  torch::optim::SGD expected(master.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  for (int step = 0; step < 3; ++step) {
-    std::vector<at::Tensor> sums;
-    for (int rank = 0; rank < ranks; ++rank) {
-      Model narrow(3, at::kBFloat16);
-      {
-        const at::NoGradGuard no_grad;
-        for (std::size_t i = 0; i < narrow.parameters().size(); ++i)
-          narrow.parameters()[i].copy_(master.parameters()[i]);
-      }
-      const Batch part = Batch::of_step(step, ranks).part(rank, ranks);
-      loss_of(narrow.forward(part.data.to(at::kBFloat16)).to(at::kFloat), part.target.to(at::kFloat))
-          .backward();
-      for (std::size_t i = 0; i < narrow.parameters().size(); ++i) {
-        const at::Tensor gradient = narrow.parameters()[i].grad().to(at::kFloat);
-        rank == 0 ? sums.push_back(gradient) : (void)sums[i].add_(gradient);
-      }
-    }
-    for (std::size_t i = 0; i < sums.size(); ++i) master.parameters()[i].mutable_grad() = sums[i].div_(ranks);
-    expected.step();
-  }
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
-    const auto model = std::make_shared<Model>(3, at::kFloat);
-    FullyShardedDataParallel fsdp{
-        group,
-        model,
-        {.block = "layers.*", .mixed_precision = {.parameters = at::kBFloat16, .reduction = at::kFloat}}};
-    torch::optim::SGD optimizer(fsdp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    for (int step = 0; step < 3; ++step) {
-      optimizer.zero_grad();
-      const Batch part = Batch::of_step(step, ranks).part(group.rank(), ranks);
-      const at::Tensor output = fsdp.forward(part.data);
-      EXPECT_EQ(output.scalar_type(), at::kBFloat16);
-      loss_of(output.to(at::kFloat), part.target.to(at::kFloat)).backward();
-      optimizer.step();
-    }
-    for (const auto& entry : fsdp.named_parameters()) {
-      EXPECT_EQ(entry.value().scalar_type(), at::kFloat);
-      const auto open = entry.key().find('['), colon = entry.key().find(':');
-      const auto begin = std::stoll(entry.key().substr(open + 1, colon - open - 1));
-      const at::Tensor whole = master.named_parameters()[entry.key().substr(0, open)].detach().flatten();
-      EXPECT_TRUE(at::equal(entry.value(), whole.narrow(0, begin, entry.value().numel()))) << entry.key();
-    }
-  });
-}
+// --- Replicas ---
 
 class FullyShardedReplicas : public ::testing::TestWithParam<std::set<int>> {};
 INSTANTIATE_TEST_SUITE_P(WithoutSync, FullyShardedReplicas,
@@ -609,10 +502,8 @@ TEST_P(FullyShardedReplicas, EqualOneProcess) {
                           .max_norm = 0.05,
                           .with_extra = [](int step, int rank) { return step % 2 == 0 && rank != 1; }};
   const Trained expected = alone(training);
-  Company company(4);
-  on_ranks(company.groups(), [&](const collectives::Group& all) {
-    const std::vector<collectives::DeviceMesh::Dimension> grid{{"replicate", 2}, {"shard", 2}};
-    const auto mesh = collectives::DeviceMesh::create(all, grid).get();
+  on_ranks(4, [&](const Group& all) {
+    const auto mesh = two_replicas(all);
     expect_close(
         sharded(mesh.group("shard"), training, {.block = "layers.*", .replicas = mesh.group("replicate")}, 4,
                 2 * mesh.coordinate("replicate"))

@@ -1,12 +1,7 @@
 // FullyShardedDataParallel in types narrower than the parameters, against the same arithmetic in one process.
-#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
-#include <weft/parallel/sharded/fully_sharded_optimizer.h>
 #include <weft/parallel/training/unscale.h>
 
 #include <weft/dist_optim/grad_scaler.h>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <limits>
 
@@ -15,11 +10,7 @@
 namespace weft::sharded::fully_sharded_types_test {
 namespace {
 
-using collectives::testing::Company;
-using data_parallel::testing::Batch;
-using data_parallel::testing::on_ranks;
-using testing::loss_of;
-using testing::Model;
+using namespace testing;
 
 struct Types {
   at::ScalarType compute, reduction;
@@ -101,8 +92,7 @@ TEST_P(FullyShardedArithmetic, UsesTheGivenTypes) {
       set_gradients(master, parts, types);
       expected.step();
     }
-    Company company(ranks);
-    on_ranks(company.groups(), [&](const collectives::Group& group) {
+    on_ranks(ranks, [&](const Group& group) {
       FullyShardedDataParallel fsdp{group, std::make_shared<Model>(3, at::kFloat),
                                     options_of(types, reshard)};
       torch::optim::SGD optimizer(fsdp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -132,8 +122,7 @@ TEST(FullyShardedTypes, AccumulateInTheTypeOfTheReduction) {
       for (int i = 0; i < backwards; ++i)
         parts[static_cast<std::size_t>(rank)].push_back(Batch::of_step(i, ranks).part(rank, ranks));
     set_gradients(master, parts, types);
-    Company company(ranks);
-    on_ranks(company.groups(), [&](const collectives::Group& group) {
+    on_ranks(ranks, [&](const Group& group) {
       FullyShardedDataParallel fsdp{group, std::make_shared<Model>(3, at::kFloat), options_of(types)};
       const auto backward = [&](const Batch& part) {
         narrow_loss(fsdp.forward(part.data.to(at::kFloat)), part.target).backward();
@@ -159,8 +148,7 @@ TEST(FullyShardedTypes, AnEvaluationComputesInTheNarrowType) {
   Model narrow(3, at::kBFloat16);
   take_values(narrow, Model(3, at::kFloat));
   const at::Tensor expected = narrow.forward(batch.data.to(at::kBFloat16)).detach();
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     FullyShardedDataParallel fsdp{group, std::make_shared<Model>(3, at::kFloat),
                                   options_of({at::kBFloat16, at::kFloat})};
     EXPECT_TRUE(at::equal(fsdp.forward(batch.data), expected)) << "with gradients";
@@ -176,8 +164,7 @@ TEST(FullyShardedTypes, InputsGetGradientsInTheirType) {
   take_values(narrow, Model(3, at::kFloat));
   const at::Tensor expected = batch.data.to(at::kFloat).set_requires_grad(true);
   narrow_loss(narrow.forward(expected.to(at::kBFloat16)), batch.target).backward();
-  Company company(1);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(1, [&](const Group& group) {
     FullyShardedDataParallel fsdp{group, std::make_shared<Model>(3, at::kFloat),
                                   options_of({at::kBFloat16, at::kFloat})};
     const at::Tensor input = batch.data.to(at::kFloat).set_requires_grad(true);
@@ -209,8 +196,7 @@ TEST(FullyShardedTypes, AnAverageOfThePartsMayBeEvaluated) {
     take_values(narrow, average);
     outputs.push_back(narrow.forward(batch.data.to(types.compute)).detach());
   }
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     FullyShardedDataParallel fsdp{group, std::make_shared<Model>(3, at::kFloat), options_of(types)};
     FullyShardedDataParallel averaged{group, std::make_shared<Model>(3, at::kFloat), options_of(types)};
     torch::optim::SGD optimizer(fsdp.parameters(), 0.1);
@@ -237,8 +223,7 @@ TEST(FullyShardedTypes, AModuleInFloat16KeepsItsType) {
     set_gradients(master, {{batch.part(0, ranks)}, {batch.part(1, ranks)}}, {at::kHalf, at::kHalf});
     expected.step();
   }
-  Company company(ranks);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     FullyShardedDataParallel fsdp{group, std::make_shared<Model>(3, at::kHalf), {.block = "layers.*"}};
     torch::optim::SGD optimizer(fsdp.parameters(), 0.1);
     for (int step = 0; step < 3; ++step) {
@@ -254,8 +239,7 @@ TEST(FullyShardedTypes, AModuleInFloat16KeepsItsType) {
 }
 
 TEST(FullyShardedTypes, TheTypesOfTheOptionsTakePrecedence) {
-  Company company(2);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(2, [&](const Group& group) {
     FullyShardedDataParallel fsdp{group, std::make_shared<Model>(3, at::kHalf),
                                   options_of({at::kFloat, at::kDouble})};
     const Batch part = Batch::of_step(0, 2).part(group.rank(), 2);
@@ -284,7 +268,7 @@ struct Normalized : torch::nn::Module {
 TEST(FullyShardedTypes, BuffersAreConvertedIfBlocksHaveAllParameters) {
   Company company(2);
   for (const auto type : {at::kBFloat16, at::kHalf})
-    on_ranks(company.groups(), [&](const collectives::Group& group) {
+    on_ranks(company.groups(), [&](const Group& group) {
       const auto model = std::make_shared<Normalized>();
       const auto norm = std::dynamic_pointer_cast<torch::nn::BatchNorm1dImpl>(model->blocks->ptr(1));
       FullyShardedDataParallel fsdp{
@@ -325,8 +309,7 @@ TEST(FullyShardedTypes, AScalerSkipsTheStepsOfAllRanks) {
         if (finite) expected.step();
         expected_scaler.update(finite);
       }
-      Company company(ranks);
-      on_ranks(company.groups(), [&](const collectives::Group& group) {
+      on_ranks(ranks, [&](const Group& group) {
         FullyShardedDataParallel fsdp{group, std::make_shared<Model>(3, at::kFloat),
                                       options_of(types, reshard)};
         torch::optim::SGD optimizer(fsdp.parameters(), 0.1);

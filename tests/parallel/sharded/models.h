@@ -1,17 +1,30 @@
 // The model of the tests of sharded training, and the values that they compare.
 #pragma once
 
+#include <weft/parallel/collectives/device_mesh.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
+#include <weft/parallel/sharded/fully_sharded_optimizer.h>
 
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
 
-#include "tests/parallel/data_parallel/ranks.h"
+#include "tests/parallel/on_ranks.h"
+#include "tests/parallel/sharded/checkpoint/states.h"
 
 namespace weft::sharded::testing {
+
+using collectives::DeviceMesh;
+using collectives::testing::Backend;
+using data_parallel::testing::Batch;
+using data_parallel::testing::expect_close;
+using data_parallel::testing::on_ranks;
+using data_parallel::testing::values_of;
+using test::expect_error;
 
 // One layer of the model, an entry of its Sequential. Its bias may be frozen.
 struct Layer : torch::nn::Module {
@@ -61,8 +74,46 @@ inline at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
   return torch::mse_loss(output, target);
 }
 
-inline std::vector<at::Tensor> values_of(const torch::nn::Module& module) {
-  return data_parallel::testing::values_of(module);
+// The loss of this rank's part of the batch of a step.
+template <class Module>
+at::Tensor own_loss(FullyShardedDataParallel<Module>& fsdp, int step = 0) {
+  const Group& group = fsdp.group();
+  const Batch part = Batch::of_step(step, group.size()).part(group.rank(), group.size());
+  return loss_of(fsdp.forward(part.data), part.target);
+}
+
+// Two replicas of a module that is split over two ranks each.
+inline DeviceMesh two_replicas(const Group& all) {
+  const std::vector<DeviceMesh::Dimension> grid{{"replicate", 2}, {"shard", 2}};
+  return DeviceMesh::create(all, grid).get();
+}
+
+// Expects an error of LibTorch.
+template <class F>
+void expect_torch_error(F f, const std::string& part) {
+  try {
+    (void)f();
+    FAIL() << "expected an error with: " << part;
+  } catch (const c10::Error& error) {
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+template <class Module>
+SlicedState state_of(const FullyShardedDataParallel<Module>& fsdp, const FullyShardedOptimizer& optimizer) {
+  SlicedState state;
+  fsdp.add_to(state);
+  optimizer.add_to(state);
+  return state;
+}
+template <class Module>
+void load(FullyShardedDataParallel<Module>& fsdp, FullyShardedOptimizer& optimizer,
+          const Checkpoints& checkpoints, std::int64_t step) {
+  SlicedState state;
+  fsdp.add_to(state);
+  optimizer.add_wanted_to(state, checkpoints.names(step));
+  state.notes = checkpoints.load(step, state);
+  optimizer.take_from(state);
 }
 
 // A layer whose values depend on the seed.
@@ -94,10 +145,9 @@ template <class Make, class Loss>
 void expect_equal_gradients(Make make, Loss loss, const Options& options = {}) {
   constexpr int ranks = 2;
   const auto whole = make();
-  const auto batch = data_parallel::testing::Batch::of_step(0, ranks);
+  const auto batch = Batch::of_step(0, ranks);
   ((loss(*whole, batch.part(0, ranks)) + loss(*whole, batch.part(1, ranks))) / ranks).backward();
-  collectives::testing::Company company(ranks);
-  data_parallel::testing::on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(ranks, [&](const Group& group) {
     FullyShardedDataParallel fsdp{group, make(), options};
     for (int i = 0; i < 2; ++i) {  // the second forward is predicted
       for (at::Tensor& parameter : fsdp.parameters()) parameter.mutable_grad().reset();

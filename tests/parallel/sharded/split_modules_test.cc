@@ -1,28 +1,18 @@
 // Modules that are split over a tensor group and trained data parallel are saved on one mesh, and continue on
 // another one.
 #include <weft/dist_optim/checkpoint/tensor_file.h>
-#include <weft/parallel/collectives/device_mesh.h>
 #include <weft/parallel/sharded/checkpoint/export_tensors.h>
-#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
-#include <weft/parallel/sharded/fully_sharded_optimizer.h>
 #include <weft/parallel/sharded/sharded_optimizer.h>
 #include <weft/parallel/tensor_parallel/gradients.h>
 #include <weft/parallel/tensor_parallel/linear.h>
 #include <weft/parallel/tensor_parallel/vocabulary_embedding.h>
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include "tests/parallel/data_parallel/ranks.h"
-#include "tests/parallel/sharded/checkpoint/states.h"
-#include "tests/support/errors.h"
+#include "tests/parallel/sharded/models.h"
 
 namespace weft::sharded::split_modules_test {
 namespace {
 
-using collectives::DeviceMesh;
-using collectives::Group;
-using data_parallel::testing::on_ranks;
+using namespace testing;
 using tensor_parallel::ColumnParallelLinear;
 using tensor_parallel::RowParallelLinear;
 using tensor_parallel::VocabularyParallelEmbedding;
@@ -155,8 +145,7 @@ class SplitModules : public ::testing::Test {
   // Trains in one grid, saves at step 2, and returns the losses.
   std::vector<double> save_in(Grid grid) {
     std::vector<double> losses;
-    collectives::testing::Company company(grid.data * grid.tensor);
-    on_ranks(company.groups(), [&](const Group& world) {
+    on_ranks(grid.data * grid.tensor, [&](const Group& world) {
       Trainer<Form> trainer(world, grid);
       Checkpoints checkpoints(world, folder.path);
       for (int number = 0; number < steps; ++number) {
@@ -172,8 +161,7 @@ class SplitModules : public ::testing::Test {
     return losses;
   }
   void expect_continues_in(Grid grid, const std::vector<double>& losses) {
-    collectives::testing::Company company(grid.data * grid.tensor);
-    on_ranks(company.groups(), [&](const Group& world) {
+    on_ranks(grid.data * grid.tensor, [&](const Group& world) {
       Trainer<Form> trainer(world, grid);
       Checkpoints checkpoints(world, folder.path);
       SlicedState state;
@@ -187,7 +175,7 @@ class SplitModules : public ::testing::Test {
     });
   }
 
-  testing::Folder folder;
+  Folder folder;
 };
 using Forms = ::testing::Types<Replicated, Zero1, Zero3>;
 TYPED_TEST_SUITE(SplitModules, Forms);
@@ -206,9 +194,8 @@ TYPED_TEST(SplitModules, ContinueOnAnotherMesh) {
 // The checkpoint has whole tensors in their usual order, which other programs and layers read.
 TEST(SplitModuleCheckpoints, HaveWholeTensors) {
   for (const bool ignores : {false, true}) {
-    const testing::Folder folder;
-    collectives::testing::Company company(4);
-    on_ranks(company.groups(), [&](const Group& world) {
+    const Folder folder;
+    on_ranks(4, [&](const Group& world) {
       const auto model = std::make_shared<Net>(world);
       SlicedState state;
       std::optional<FullyShardedDataParallel<Net>> fsdp;
@@ -224,8 +211,7 @@ TEST(SplitModuleCheckpoints, HaveWholeTensors) {
     const auto file = folder.path / "whole.safetensors";
     export_tensors(folder.path, 1, file, "model/");
     const auto whole = dist_optim::read_tensor_file(file).tensors;
-    collectives::testing::Company one(1);
-    on_ranks(one.groups(), [&](const Group& world) {
+    on_ranks(1, [&](const Group& world) {
       const Net model(world);
       ASSERT_EQ(whole.size(), model.named_parameters().size());
       for (const auto& each : model.named_parameters())
@@ -239,8 +225,7 @@ TEST(SplitModuleGradients, HaveTheNormOfTheWholeModel) {
   constexpr double no_maximum = 1e9;
   std::vector<double> norms;
   for (const Grid grid : {Grid{1, 1}, Grid{2, 2}, Grid{1, 4}}) {
-    collectives::testing::Company company(grid.data * grid.tensor);
-    on_ranks(company.groups(), [&](const Group& world) {
+    on_ranks(grid.data * grid.tensor, [&](const Group& world) {
       Trainer<Zero3> trainer(world, grid);
       trainer.step(0);
       const double norm = tensor_parallel::clip_grad_norm(
@@ -257,11 +242,10 @@ TEST(SplitModuleGradients, HaveTheNormOfTheWholeModel) {
 
 // A whole state has whole parameters.
 TEST(SplitModuleOptimizers, RefuseAWholeState) {
-  collectives::testing::Company company(2);
-  on_ranks(company.groups(), [&](const Group& world) {
+  on_ranks(2, [&](const Group& world) {
     Trainer<Zero1> trainer(world, {1, 2});
     trainer.step(0);
-    EXPECT_EQ(test::kind_of([&] { trainer.form.optimizer.whole_state(); }), rpc::ErrorKind::unsupported);
+    EXPECT_EQ(test::kind_of([&] { trainer.form.optimizer.whole_state(); }), ErrorKind::unsupported);
   });
 }
 

@@ -1,30 +1,23 @@
 // Training runs that are saved on some ranks and continue on others.
-#include <weft/parallel/sharded/fully_sharded_data_parallel.h>
-#include <weft/parallel/sharded/fully_sharded_optimizer.h>
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include "tests/parallel/data_parallel/ranks.h"
-#include "tests/parallel/sharded/checkpoint/states.h"
+#include "tests/parallel/sharded/models.h"
 
 namespace weft::sharded::training_state_test {
 namespace {
 
-using data_parallel::testing::expect_close;
+using namespace testing;
 using data_parallel::testing::Net;
-using data_parallel::testing::on_ranks;
 
 constexpr int rows = 12, steps = 6;  // rows: of all ranks together
 
 // A net whose middle layer is trained in odd steps only, so that its state has another count.
 struct Trainer {
-  Trainer(const collectives::Group& group, const dist_optim::OptimizerSpec& spec)
+  Trainer(const Group& group, const dist_optim::OptimizerSpec& spec)
       : group(group), model(std::make_shared<Net>()), fsdp(group, model), optimizer(fsdp, spec) {
     model->register_buffer("seen", at::zeros({1}, at::kDouble));
   }
   double step(int number) {
-    const auto batch = data_parallel::testing::Batch::of_step(number, 1, rows);
+    const auto batch = Batch::of_step(number, 1, rows);
     const auto part = batch.part(group.rank(), group.size());
     optimizer.zero_grad();
     const at::Tensor loss = torch::mse_loss(fsdp.forward(part.data, number % 2 == 1), part.target);
@@ -36,7 +29,7 @@ struct Trainer {
     model->named_buffers()["seen"].add_(rows);
     return mean.item<double>();
   }
-  const collectives::Group group;
+  const Group group;
   std::shared_ptr<Net> model;
   FullyShardedDataParallel<Net> fsdp;
   FullyShardedOptimizer optimizer;
@@ -56,11 +49,10 @@ TEST_P(SavedTraining, ContinuesOnAnotherNumberOfRanks) {
       dist_optim::OptimizerSpec(torch::optim::AdamWOptions(0.02)).with_group("last", slower)};
   for (const auto& spec : specs) {
     SCOPED_TRACE(dist_optim::to_string(spec));
-    const testing::Folder folder;
+    const Folder folder;
     std::vector<double> losses;
     {
-      collectives::testing::Company company(GetParam().before);
-      on_ranks(company.groups(), [&](const collectives::Group& group) {
+      on_ranks(GetParam().before, [&](const Group& group) {
         Trainer trainer(group, spec);
         Checkpoints checkpoints(group, folder.path);
         for (int number = 0; number < steps; ++number) {
@@ -75,8 +67,7 @@ TEST_P(SavedTraining, ContinuesOnAnotherNumberOfRanks) {
         }
       });
     }
-    collectives::testing::Company company(GetParam().after);
-    on_ranks(company.groups(), [&](const collectives::Group& group) {
+    on_ranks(GetParam().after, [&](const Group& group) {
       Trainer trainer(group, spec);
       Checkpoints checkpoints(group, folder.path);
       const auto step = checkpoints.latest();
@@ -96,29 +87,24 @@ TEST_P(SavedTraining, ContinuesOnAnotherNumberOfRanks) {
 }
 
 TEST(SavedTrainings, ALearningRateThatIsNoNumberIsRefused) {
-  collectives::testing::Company company(1);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(1, [&](const Group& group) {
     Trainer trainer(group, torch::optim::SGDOptions(0.1));
     SlicedState state;
     trainer.optimizer.add_to(state);
     state.notes["optimizer/learning_rate/"] = "fast";
-    const auto error = test::error_of([&] { trainer.optimizer.take_from(state); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), rpc::ErrorKind::invalid_argument);
-    EXPECT_NE(std::string(error->what()).find("\"fast\", expected a learning rate"), std::string::npos);
+    expect_error([&] { trainer.optimizer.take_from(state); }, ErrorKind::invalid_argument,
+                 "\"fast\", expected a learning rate");
   });
 }
 
 TEST(FullyShardedOptimizers, EqualThoseOfLibTorch) {
-  collectives::testing::Company company(2);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(2, [&](const Group& group) {
     const auto model = std::make_shared<Net>();
     FullyShardedDataParallel fsdp{group, model};
     torch::optim::AdamW expected(fsdp.parameters(), torch::optim::AdamWOptions(0.01));
     Trainer trainer(group, torch::optim::AdamWOptions(0.01));
     for (int number = 0; number < 3; ++number) {
-      const auto part =
-          data_parallel::testing::Batch::of_step(number, 1, rows).part(group.rank(), group.size());
+      const auto part = Batch::of_step(number, 1, rows).part(group.rank(), group.size());
       expected.zero_grad();
       torch::mse_loss(fsdp.forward(part.data, number % 2 == 1), part.target).backward();
       expected.step();
@@ -134,14 +120,13 @@ TEST(FullyShardedOptimizers, EqualThoseOfLibTorch) {
 TEST(SavedTrainings, AnOptimizerOfLibTorchContinues) {
   const dist_optim::OptimizerSpec spec = torch::optim::AdamWOptions(0.01);
   constexpr std::int64_t saved = 2;
-  const testing::Folder folder;
+  const Folder folder;
   std::vector<at::Tensor> expected;
   struct Training {
-    explicit Training(const collectives::Group& group) : ddp(group, model) {}
+    explicit Training(const Group& group) : ddp(group, model) {}
     void step(int number) {
-      const collectives::Group& group = ddp.group();
-      const auto part =
-          data_parallel::testing::Batch::of_step(number, 1, rows).part(group.rank(), group.size());
+      const Group& group = ddp.group();
+      const auto part = Batch::of_step(number, 1, rows).part(group.rank(), group.size());
       optimizer.zero_grad();
       torch::mse_loss(ddp.forward(part.data), part.target).backward();
       optimizer.step();
@@ -150,8 +135,8 @@ TEST(SavedTrainings, AnOptimizerOfLibTorchContinues) {
     data_parallel::DistributedDataParallel<Net> ddp;
     torch::optim::AdamW optimizer{model->parameters(), torch::optim::AdamWOptions(0.01)};
   };
-  collectives::testing::Company company(2);
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  Company company(2);
+  on_ranks(company.groups(), [&](const Group& group) {
     Training training(group);
     Checkpoints checkpoints(group, folder.path);
     for (int number = 0; number < steps; ++number) {
@@ -166,9 +151,9 @@ TEST(SavedTrainings, AnOptimizerOfLibTorchContinues) {
       add_optimizer(state, own, slices, "optimizer/");
       checkpoints.save(number, state).get();
     }
-    if (group.rank() == 0) expected = data_parallel::testing::values_of(*training.model);
+    if (group.rank() == 0) expected = values_of(*training.model);
   });
-  on_ranks(company.groups(), [&](const collectives::Group& group) {
+  on_ranks(company.groups(), [&](const Group& group) {
     Training training(group);
     Checkpoints checkpoints(group, folder.path);
     const auto slices = slices_of(*training.model);
@@ -180,7 +165,7 @@ TEST(SavedTrainings, AnOptimizerOfLibTorchContinues) {
     for (const auto& each : slices)
       EXPECT_EQ(dist_optim::write_state(own, each.leaf.name, each.leaf.tensor, training.optimizer), 3U);
     for (int number = saved + 1; number < steps; ++number) training.step(number);
-    expect_close(data_parallel::testing::values_of(*training.model), expected, 0);
+    expect_close(values_of(*training.model), expected, 0);
   });
 }
 
@@ -201,10 +186,7 @@ TEST(SavedTrainings, AFrozenParameterHasItsState) {
   const auto loaded = optimizer_in(state, spec.name, slices_of(*model), "optimizer/");
   optimizer.set_state(loaded);
   dist_optim::ShadowLeaves without_frozen(dist_optim::parameters_of(*model), spec);
-  const auto error = test::error_of([&] { without_frozen.set_state(loaded); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), rpc::ErrorKind::invalid_argument);
-  EXPECT_NE(std::string(error->what()).find("first.weight/"), std::string::npos) << error->what();
+  expect_error([&] { without_frozen.set_state(loaded); }, ErrorKind::invalid_argument, "first.weight/");
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/parallel/collectives/company.h"
+#include "tests/support/expect_error.h"
 
 namespace weft::sharded::testing {
 

@@ -16,6 +16,12 @@ SliceRange slice(const std::string& name, std::vector<std::int64_t> sizes, std::
   return {name, std::move(sizes), dtype, begin, end};
 }
 
+std::string refusal(const Ranks& ranks) {
+  const auto error = test::error_of([&] { return plan_writers(ranks); });
+  EXPECT_TRUE(error && error->kind() == rpc::ErrorKind::invalid_argument);
+  return error ? error->what() : "";
+}
+
 TEST(WriterPlan, EachRankWritesItsSlices) {
   EXPECT_EQ(plan_writers({{slice("a", {2, 3}, 0, 4)}, {slice("a", {2, 3}, 4, 6), slice("b", {}, 0, 1)}}),
             (Names{{"a"}, {"a", "b"}}));
@@ -67,11 +73,6 @@ TEST(WriterPlan, RunsAreWrittenByTheRanksThatHaveThem) {
             (Names{{"a"}, {"a"}, {}}));
   EXPECT_EQ(plan_writers({{columns(0, 3, 0, 5)}, {columns(3, 1, 0, 3)}, {columns(0, 3, 5, 9)}}),
             (Names{{"a"}, {"a"}, {"a"}}));
-  const auto refusal = [](const Ranks& ranks) {
-    const auto error = test::error_of([&] { return plan_writers(ranks); });
-    EXPECT_TRUE(error && error->kind() == rpc::ErrorKind::invalid_argument);
-    return error ? std::string(error->what()) : "";
-  };
   EXPECT_EQ(refusal({{columns(0, 2, 0, 6)}, {columns(3, 1, 0, 3)}}),
             "tensor 'a' has 12 elements, and no rank has element 2: expected each element on a rank");
   EXPECT_EQ(refusal({{columns(0, 2, 0, 6)}, {columns(2, 2, 0, 5)}}),
@@ -88,11 +89,6 @@ TEST(WriterPlan, RunsAreWrittenByTheRanksThatHaveThem) {
 }
 
 TEST(WriterPlan, AStateThatIsNotWholeIsRefused) {
-  const auto refusal = [](const Ranks& ranks) {
-    const auto error = test::error_of([&] { return plan_writers(ranks); });
-    EXPECT_TRUE(error && error->kind() == rpc::ErrorKind::invalid_argument);
-    return error ? std::string(error->what()) : "";
-  };
   EXPECT_EQ(refusal({{slice("a", {6}, 0, 2)}, {slice("a", {6}, 3, 6)}}),
             "tensor 'a' has 6 elements, and no rank has element 2: expected each element on a rank");
   EXPECT_EQ(refusal({{slice("a", {6}, 0, 2)}, {slice("a", {6}, 2, 5)}}),

@@ -2,7 +2,7 @@
 
 #include <torch/torch.h>
 
-#include "tests/parallel/data_parallel/ranks.h"
+#include "tests/parallel/on_ranks.h"
 
 namespace weft::sharded::flat_parameters_test {
 namespace {
@@ -17,8 +17,7 @@ at::Tensor range(at::IntArrayRef shape, at::ScalarType dtype = at::kFloat) {
 }
 
 TEST(FlatParameter, ChangesOnlyTheMemoryOfParameters) {
-  Company company(2, Backend::memory);
-  on_ranks(company.groups(), [](const Group& group) {
+  on_ranks(2, Backend::memory, [](const Group& group) {
     const at::Tensor a = range({5, 7}), b = range({20}, at::kDouble), c = range({3}), none = range({0, 2});
     const at::Tensor alias = a.detach().view({-1});
     const void* const storage = a.storage().unsafeGetStorageImpl();
@@ -44,8 +43,7 @@ TEST(FlatParameter, ChangesOnlyTheMemoryOfParameters) {
 }
 
 TEST(FlatParameter, ABucketIsClosedAtItsCap) {
-  Company company(1);
-  on_ranks(company.groups(), [](const Group& group) {
+  on_ranks(1, [](const Group& group) {
     std::vector<Parameter> parameters;
     for (int i = 0; i < 5; ++i) parameters.push_back({std::to_string(i), range({10})});
     FlatParameters flat(group, parameters, 80);
@@ -60,8 +58,7 @@ TEST(FlatParameter, ABucketIsClosedAtItsCap) {
 }
 
 TEST(FlatParameter, TakesTheValuesOfReplacedMemory) {
-  Company company(1);
-  on_ranks(company.groups(), [](const Group& group) {
+  on_ranks(1, [](const Group& group) {
     const at::Tensor a = range({4, 3}), b = range({5}), c = range({2});
     FlatParameters flat(group, {{"a", a}, {"b", b}}, 1000);
     flat.add(group, {{"c", c}}, 1000);
@@ -72,11 +69,8 @@ TEST(FlatParameter, TakesTheValuesOfReplacedMemory) {
     EXPECT_TRUE(at::equal(a, at::full({4, 3}, 2.0F)));
     EXPECT_TRUE(at::equal(b, range({5})));
     b.set_data(at::zeros({6}));
-    const auto error = error_of([&] { flat.take_replaced(); });
-    ASSERT_TRUE(error);
-    EXPECT_NE(std::string(error->what()).find("parameter b is Float[6] on cpu now, expected Float[5]"),
-              std::string::npos)
-        << error->what();
+    test::expect_error([&] { flat.take_replaced(); },
+                       "parameter b is Float[6] on cpu now, expected Float[5]");
     flat.leave();
     EXPECT_TRUE(at::equal(b, at::zeros({6})));
     EXPECT_TRUE(at::equal(c, range({2})));

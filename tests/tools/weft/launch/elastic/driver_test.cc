@@ -17,6 +17,11 @@ using namespace std::chrono_literals;
 class Job {
  public:
   explicit Job(DriverOptions options) : options_(options), driver_(std::in_place, options, now) {}
+  // The workers of these hosts are ready.
+  Job(DriverOptions options, std::vector<HostSlots> hosts) : Job(options) {
+    find(std::move(hosts));
+    all_ready();
+  }
 
   void find(std::vector<HostSlots> hosts) { pass(HostsFound{std::move(hosts)}); }
   void fail_discovery(const std::string& why) { pass(DiscoveryFailed{why}); }
@@ -181,18 +186,14 @@ TEST(ElasticDriver, ALaterDiscoveryThatFailsChangesNothing) {
 // --- Hosts join and leave ---
 
 TEST(ElasticDriver, WorkersStartOnAHostThatIsAdded) {
-  Job job(from_to(2, 4));
-  job.find({{"a", 2}});
-  job.all_ready();
+  Job job(from_to(2, 4), {{"a", 2}});
   job.find(two_hosts);
   EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
   EXPECT_EQ(job.starts, 4U);
 }
 
 TEST(ElasticDriver, WorkersOfAHostThatIsRemovedAreStoppedAndTheOthersKeepTheirRanks) {
-  Job job(from_to(2, 4));
-  job.find({{"a", 2}});
-  job.all_ready();
+  Job job(from_to(2, 4), {{"a", 2}});
   job.find(two_hosts);
   job.all_ready();
   job.find({{"b", 2}});
@@ -211,9 +212,7 @@ TEST(ElasticDriver, WorkersOfAHostThatIsRemovedAreStoppedAndTheOthersKeepTheirRa
 
 // The survivors detect by the departures that they are too few, and wait (elastic::run).
 TEST(ElasticDriver, WorkersAreStoppedAlsoIfTooFewSlotsForTheMinimumAreLeft) {
-  Job job(from_to(8, 12));
-  job.find({{"a", 8}, {"b", 4}});
-  job.all_ready();
+  Job job(from_to(8, 12), {{"a", 8}, {"b", 4}});
   job.find({{"b", 4}});
   EXPECT_EQ(job.reasons, std::vector<std::string>(8, "its host is gone"));
   job.stopped_exit();
@@ -224,9 +223,7 @@ TEST(ElasticDriver, WorkersAreStoppedAlsoIfTooFewSlotsForTheMinimumAreLeft) {
 }
 
 TEST(ElasticDriver, FewerSlotsStopTheLastWorkersOfAHost) {
-  Job job(from_to(1, 4));
-  job.find({{"a", 4}});
-  job.all_ready();
+  Job job(from_to(1, 4), {{"a", 4}});
   job.find({{"a", 2}});
   EXPECT_EQ(job.places(), "0=a/0 1=a/1");
   EXPECT_EQ(job.reasons.front(), "its slot is gone");
@@ -236,9 +233,7 @@ TEST(ElasticDriver, FewerSlotsStopTheLastWorkersOfAHost) {
 }
 
 TEST(ElasticDriver, OneWorkerKeepsTheStateUntilAWorkerOnAnotherHostIsReady) {
-  Job job(from_to(2, 4));
-  job.find({{"a", 2}});
-  job.all_ready();
+  Job job(from_to(2, 4), {{"a", 2}});
   job.find({{"b", 2}});
   EXPECT_EQ(job.places(), "0=a/0 2=b/0 3=b/1") << "rank 0 has the state";
   job.ready(2);
@@ -248,9 +243,7 @@ TEST(ElasticDriver, OneWorkerKeepsTheStateUntilAWorkerOnAnotherHostIsReady) {
 }
 
 TEST(ElasticDriver, IfNoHostIsLeftTheWorkersContinue) {
-  Job job(from_to(2, 4));
-  job.find(two_hosts);
-  job.all_ready();
+  Job job(from_to(2, 4), two_hosts);
   job.find({});
   EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
   job.find({{"b", 2}});
@@ -258,9 +251,7 @@ TEST(ElasticDriver, IfNoHostIsLeftTheWorkersContinue) {
 }
 
 TEST(ElasticDriver, ASingleWorkerMovesToAnotherHost) {
-  Job job(from_to(1, 1));
-  job.find({{"a", 1}});
-  job.all_ready();
+  Job job(from_to(1, 1), {{"a", 1}});
   job.find({{"b", 1}});
   EXPECT_EQ(job.places(), "") << "there is no room for both";
   job.stopped_exit();
@@ -268,9 +259,7 @@ TEST(ElasticDriver, ASingleWorkerMovesToAnotherHost) {
 }
 
 TEST(ElasticDriver, HostsAreOrderedByTheirAge) {
-  Job job(from_to(1, 3));
-  job.find({{"a", 1}, {"b", 1}, {"c", 1}});
-  job.all_ready();
+  Job job(from_to(1, 3), {{"a", 1}, {"b", 1}, {"c", 1}});
   job.find({{"d", 1}, {"c", 1}, {"b", 1}});
   EXPECT_EQ(job.places(), "1=b/0 2=c/0") << "d has no room until a's worker has ended";
   job.stopped_exit();
@@ -281,9 +270,7 @@ TEST(ElasticDriver, HostsAreOrderedByTheirAge) {
 }
 
 TEST(ElasticDriver, IrrelevantChangesOfDiscoveryStartAndStopNothing) {
-  Job job(from_to(1, 2));
-  job.find({{"a", 2}});
-  job.all_ready();
+  Job job(from_to(1, 2), {{"a", 2}});
   job.find({{"a", 2}, {"b", 2}});
   job.find({{"a", 4}, {"b", 1}});
   job.find({{"b", 3}, {"a", 2}});
@@ -295,9 +282,7 @@ TEST(ElasticDriver, IrrelevantChangesOfDiscoveryStartAndStopNothing) {
 // --- Failures ---
 
 TEST(ElasticDriver, AWorkerThatDiesOnAHealthyHostIsReplacedThere) {
-  Job job(from_to(2, 4));
-  job.find(two_hosts);
-  job.all_ready();
+  Job job(from_to(2, 4), two_hosts);
   const WorkerId before = job.running.at(1).worker;
   job.fail(1);
   EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
@@ -306,9 +291,7 @@ TEST(ElasticDriver, AWorkerThatDiesOnAHealthyHostIsReplacedThere) {
 }
 
 TEST(ElasticDriver, OneFailureBlacklistsItsHostIfTheLimitIsOne) {
-  Job job(strict(2, 4));
-  job.find(two_hosts);
-  job.all_ready();
+  Job job(strict(2, 4), two_hosts);
   job.fail(0);
   job.stopped_exit();
   EXPECT_EQ(job.places(), "2=b/0 3=b/1");
@@ -321,9 +304,7 @@ TEST(ElasticDriver, ABlacklistedHostsWorkersContinueUnlessTheyAreEvicted) {
   DriverOptions options = strict(2, 4);
   for (const bool evict : {false, true}) {
     options.evict = evict;
-    Job job(options);
-    job.find(two_hosts);
-    job.all_ready();
+    Job job(options, two_hosts);
     job.fail(0);
     EXPECT_EQ(job.places(), evict ? "2=b/0 3=b/1" : "1=a/1 2=b/0 3=b/1");
     EXPECT_EQ(job.reasons, std::vector<std::string>(evict ? 1 : 0, "its host is blacklisted"));
@@ -331,9 +312,7 @@ TEST(ElasticDriver, ABlacklistedHostsWorkersContinueUnlessTheyAreEvicted) {
 }
 
 TEST(ElasticDriver, AWorkerThatLeftIsReplacedWithoutAFailureOfItsHost) {
-  Job job(strict(1, 2));
-  job.find({{"a", 2}});
-  job.all_ready();
+  Job job(strict(1, 2), {{"a", 2}});
   for (int i = 0; i < 5; ++i) {
     job.leave(1);
     EXPECT_EQ(job.places(), "0=a/0 1=a/1");
@@ -362,9 +341,7 @@ TEST(ElasticDriver, AHostWhoseWorkersFailBeforeTheyAreReadyIsBlacklisted) {
 }
 
 TEST(ElasticDriver, IfAllWorkersFailTheJobFails) {
-  Job job(from_to(2, 4));
-  job.find(two_hosts);
-  job.all_ready();
+  Job job(from_to(2, 4), two_hosts);
   for (const std::size_t rank : {0, 1, 2, 3}) job.fail(rank);
   EXPECT_EQ(job.places(), "");
   job.stopped_exit();  // their successors
@@ -375,9 +352,7 @@ TEST(ElasticDriver, WithARestartTheJobSurvivesTheFailureOfAllWorkers) {
   DriverOptions options = from_to(2, 2);
   options.restarts = 1;
   options.blacklist.failures = 100;
-  Job job(options);
-  job.find({{"a", 2}});
-  job.all_ready();
+  Job job(options, {{"a", 2}});
   job.fail(0);
   job.fail(1);
   EXPECT_FALSE(job.end());
@@ -412,9 +387,7 @@ TEST(ElasticDriver, IfAllHostsAreBlacklistedTheJobFails) {
 }
 
 TEST(ElasticDriver, AFailureOfWorkersOnTwoHostsAtOnceIsSurvived) {
-  Job job(from_to(2, 4));
-  job.find(two_hosts);
-  job.all_ready();
+  Job job(from_to(2, 4), two_hosts);
   job.fail(0);
   job.fail(2);
   EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
@@ -425,9 +398,7 @@ TEST(ElasticDriver, AFailureOfWorkersOnTwoHostsAtOnceIsSurvived) {
 }
 
 TEST(ElasticDriver, APermanentlyLostHostLeavesASmallerJob) {
-  Job job(from_to(1, 4));
-  job.find(two_hosts);
-  job.all_ready();
+  Job job(from_to(1, 4), two_hosts);
   job.fail(2);
   job.fail(3);
   job.find({{"a", 2}});
@@ -439,9 +410,7 @@ TEST(ElasticDriver, APermanentlyLostHostLeavesASmallerJob) {
 }
 
 TEST(ElasticDriver, TheWorkersThatRemainAreStoppedAtOnceWhenTheJobFails) {
-  Job job(strict(4, 4));
-  job.find(two_hosts);
-  job.all_ready();
+  Job job(strict(4, 4), two_hosts);
   job.fail(0);
   job.wait(10min);
   EXPECT_EQ(job.places(), "");
@@ -454,9 +423,7 @@ TEST(ElasticDriver, TheWorkersThatRemainAreStoppedAtOnceWhenTheJobFails) {
 // --- Limits of time and of numbers ---
 
 TEST(ElasticDriver, TheJobEndsIfTheMinimumIsNotReachedInTime) {
-  Job job(strict(4, 4));
-  job.find(two_hosts);
-  job.all_ready();
+  Job job(strict(4, 4), two_hosts);
   job.fail(0);
   job.stopped_exit();
   job.wait(10min - 1s);
@@ -526,9 +493,7 @@ TEST(ElasticDriver, TheResetLimitEndsTheJob) {
   for (const std::size_t limit : {1, 2}) {
     DriverOptions options = from_to(2, 4);
     options.reset_limit = limit;
-    Job job(options);
-    job.find({{"a", 2}});
-    job.all_ready();
+    Job job(options, {{"a", 2}});
     job.wait(10s);
     job.find(two_hosts);  // the first reset
     job.all_ready();
@@ -547,9 +512,7 @@ TEST(ElasticDriver, TheDeathOfAHostIsOneReset) {
   DriverOptions options = from_to(1, 8);
   options.reset_limit = 1;
   options.blacklist.failures = 100;
-  Job job(options);
-  job.find({{"a", 4}, {"b", 4}});
-  job.all_ready();
+  Job job(options, {{"a", 4}, {"b", 4}});
   job.wait(10s);
   for (const std::size_t rank : {4, 5, 6, 7}) {
     job.fail(rank);
@@ -568,9 +531,7 @@ TEST(ElasticDriver, ABlacklistedHostReturnsAfterAGrowingCooldown) {
   options.blacklist.failures = 1;
   options.blacklist.cooldown = 1s;
   options.blacklist.max_cooldown = 1min;
-  Job job(options);
-  job.find(two_hosts);
-  job.all_ready();
+  Job job(options, two_hosts);
   std::chrono::nanoseconds before = 0s;
   for (int i = 0; i < 4; ++i) {
     job.fail(3);
@@ -590,9 +551,7 @@ TEST(ElasticDriver, ABlacklistedHostReturnsAfterAGrowingCooldown) {
 TEST(ElasticDriver, AHostIsBlacklistedWhileDiscoveryDoesNotReportIt) {
   DriverOptions options = from_to(1, 4);
   options.blacklist.failures = 1;
-  Job job(options);
-  job.find(two_hosts);
-  job.all_ready();
+  Job job(options, two_hosts);
   job.fail(3);
   job.find({{"a", 2}});
   job.stopped_exit();
@@ -605,9 +564,7 @@ TEST(ElasticDriver, AHostIsBlacklistedWhileDiscoveryDoesNotReportIt) {
 // --- Success ---
 
 TEST(ElasticDriver, TheFirstSuccessEndsTheJob) {
-  Job job(from_to(2, 4));
-  job.find(two_hosts);
-  job.all_ready();
+  Job job(from_to(2, 4), two_hosts);
   job.succeed(0);
   EXPECT_EQ(job.places(), "1=a/1 2=b/0 3=b/1") << "the others have time to finish";
   job.succeed(1);
@@ -621,9 +578,7 @@ TEST(ElasticDriver, TheFirstSuccessEndsTheJob) {
 }
 
 TEST(ElasticDriver, AWorkerThatStartsWhenTheJobSucceedsIsStopped) {
-  Job job(from_to(2, 4));
-  job.find({{"a", 2}});
-  job.all_ready();
+  Job job(from_to(2, 4), {{"a", 2}});
   job.find(two_hosts);
   job.ready(2);
   job.succeed(0);
@@ -631,9 +586,7 @@ TEST(ElasticDriver, AWorkerThatStartsWhenTheJobSucceedsIsStopped) {
 }
 
 TEST(ElasticDriver, NewHostsAreIgnoredAfterASuccess) {
-  Job job(from_to(1, 4));
-  job.find({{"a", 2}});
-  job.all_ready();
+  Job job(from_to(1, 4), {{"a", 2}});
   job.succeed(0);
   job.find({{"b", 2}});
   EXPECT_EQ(job.places(), "1=a/1");
@@ -644,9 +597,7 @@ TEST(ElasticDriver, NewHostsAreIgnoredAfterASuccess) {
 // --- Another driver takes over ---
 
 TEST(ElasticDriver, ADriverThatTakesOverKeepsWorkersRanksAndTheOrderOfHosts) {
-  Job job(from_to(2, 5));
-  job.find({{"b", 2}, {"a", 2}});
-  job.all_ready();
+  Job job(from_to(2, 5), {{"b", 2}, {"a", 2}});
   job.take_over(20s);
   job.find({{"a", 2}, {"b", 2}, {"c", 2}});
   EXPECT_EQ(job.places(), "0=b/0 1=b/1 2=a/0 3=a/1 4=c/0");
@@ -658,9 +609,7 @@ TEST(ElasticDriver, ADriverThatTakesOverKeepsWorkersRanksAndTheOrderOfHosts) {
 TEST(ElasticDriver, ADriverThatTakesOverRemembersFailuresAndBlacklistedHosts) {
   DriverOptions options = from_to(1, 4);
   options.blacklist.failures = 2;
-  Job job(options);
-  job.find(two_hosts);
-  job.all_ready();
+  Job job(options, two_hosts);
   job.fail(0);
   job.take_over();
   job.fail(1);
@@ -673,9 +622,7 @@ TEST(ElasticDriver, ADriverThatTakesOverRemembersFailuresAndBlacklistedHosts) {
 }
 
 TEST(ElasticDriver, ADriverThatTakesOverRepeatsStopsAndTheEnd) {
-  Job job(from_to(1, 4));
-  job.find(two_hosts);
-  job.all_ready();
+  Job job(from_to(1, 4), two_hosts);
   job.find({{"a", 2}});
   job.take_over();
   EXPECT_EQ(job.places(), "0=a/0 1=a/1") << "the workers of b are stopped again";
@@ -721,9 +668,7 @@ TEST(ElasticDriver, AnInterruptStopsAllWorkers) {
   Job job(from_to(1, 4));
   job.interrupt();
   EXPECT_EQ(job.end(), "an interrupt");
-  Job running(from_to(1, 4));
-  running.find(two_hosts);
-  running.all_ready();
+  Job running(from_to(1, 4), two_hosts);
   running.interrupt();
   EXPECT_EQ(running.places(), "");
   running.stopped_exit();
