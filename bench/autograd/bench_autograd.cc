@@ -1,8 +1,6 @@
 // ./dev bench autograd: compares weft's passes, backwards and RRefs with PyTorch's.
 #include "bench/autograd/work.h"
 
-#include <stdexcept>
-
 namespace weft::bench {
 namespace {
 
@@ -36,19 +34,11 @@ constexpr MakeContender peers[] = {weft_peer, weft_fast_peer, weft_narrow_peer,
 
 }  // namespace
 
-void expect_answer(bool right) {
-  if (!right) throw std::runtime_error("the answer is wrong");
-}
-
 }  // namespace weft::bench
 
 int main(int argc, char** argv) {
   using namespace weft::bench;
   Bench bench{.name = "autograd"};
-  for (const Work& work : works()) {
-    Case& one = bench.cases.emplace_back(Case{work.name, {}});
-    for (const MakeContender peer : peers)
-      if (auto contender = peer(work)) one.contenders.push_back(std::move(*contender));
-  }
+  add_cases(bench, works(), peers);
   return run_bench(argc, argv, std::move(bench));
 }

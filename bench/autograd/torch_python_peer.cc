@@ -24,13 +24,6 @@ std::string name_of(Kind kind) {
   }
 }
 
-std::vector<std::string> command(const Work& work, const char* role, const std::string& store) {
-  return torch_command("autograd/torch_python_peer.py",
-                       {role, name_of(work.kind), std::to_string(work.workers),
-                        std::to_string(work.is_table() ? static_cast<std::size_t>(work.rows) : work.size),
-                        std::to_string(work.skewed ? skew : 1), store});
-}
-
 }  // namespace
 
 std::optional<Contender> torch_python_peer(const Work& work) {
@@ -39,14 +32,10 @@ std::optional<Contender> torch_python_peer(const Work& work) {
   const std::string caller = work.kind == Kind::passes ? "64 threads" : "rpc_sync on main";
   return contender(
       "torch-python", {{"wait", "blocking"}, {"caller", caller}, {"transport", "uv"}},
-      {.serve = [=](ServerEnd& end) { end.become(command(work, "serve", scratch_path(".store"))); },
-       .measure =
-           [=](ClientEnd& end) {
-             auto words = command(work, "measure", end.address());
-             words.push_back(seconds(end.budget().warm_up));
-             words.push_back(seconds(end.budget().duration));
-             end.become(words);
-           }});
+      torch_pair("autograd/torch_python_peer.py",
+                 {name_of(work.kind), std::to_string(work.workers),
+                  std::to_string(work.is_table() ? static_cast<std::size_t>(work.rows) : work.size),
+                  std::to_string(work.skewed ? skew : 1)}));
 }
 
 }  // namespace weft::bench

@@ -39,9 +39,6 @@ inline constexpr std::size_t live_objects = 100'000;
 inline constexpr std::int64_t batch_rows = 4096, row_size = 16;
 inline constexpr double skew = 3;  // an id is rows * u^skew, with u uniform in [0, 1)
 
-// Every answer is checked.
-void expect_answer(bool right);  // throws std::runtime_error
-
 // Each function returns nullopt if the work does not apply to the peer.
 using MakeContender = std::optional<Contender> (*)(const Work&);
 std::optional<Contender> weft_peer(const Work& work);

@@ -2,8 +2,6 @@
 // bare memory.
 #include "bench/collectives/work.h"
 
-#include <stdexcept>
-
 namespace weft::bench {
 namespace {
 
@@ -44,10 +42,6 @@ const char* name_of(Operation operation) {
   return names[static_cast<std::size_t>(operation)];
 }
 
-void expect_answer(bool right) {
-  if (!right) throw std::runtime_error("the answer is wrong");
-}
-
 void report(RankEnd& end, const Work& work, Figures figures) {
   figures["GBps"] = static_cast<double>(work.bytes) / figures.at("p50_us") / 1e3;
   end.report(figures);
@@ -58,11 +52,7 @@ void report(RankEnd& end, const Work& work, Figures figures) {
 int main(int argc, char** argv) {
   using namespace weft::bench;
   Bench bench{.name = "collectives", .processes = 8};
-  for (const Work& work : works()) {
-    Case& one = bench.cases.emplace_back(Case{work.name, {}});
-    for (const MakeContender peer : peers)
-      if (auto contender = peer(work)) one.contenders.push_back(std::move(*contender));
-  }
+  add_cases(bench, works(), peers);
   for (const int ranks : {2, 3, 4, 6, 8})
     for (const std::size_t bytes : {4 * KiB, 16 * KiB, 32 * KiB, 64 * KiB, 128 * KiB, MiB, 16 * MiB}) {
       const Work work{"", Operation::all_reduce, bytes, ranks, Kind::tcp};

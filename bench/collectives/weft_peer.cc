@@ -1,16 +1,8 @@
 // weft itself: groups over agents, each a process.
+#include "bench/collectives/ranks.h"
 #include "bench/collectives/work.h"
 
-#include <weft/parallel/collectives/collectives_layer.h>
-#include <weft/parallel/collectives/group.h>
-#include <weft/rpc/job/job.h>
-#include <weft/rpc/rpc.h>
-#include <weft/rpc/tensor/layers.h>
-
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-
-#include <filesystem>
 
 namespace weft::bench {
 namespace {
@@ -19,17 +11,12 @@ using collectives::Group;
 
 void run(const Work& work, const std::string& store, RankEnd& end) {
   at::set_num_threads(1);
-  const auto ranks = static_cast<std::size_t>(work.ranks);
-  rpc::MemberOptions options{{.name = "rank" + std::to_string(end.rank())}};
+  rpc::MemberOptions options = member_options(end, store, work.ranks);
   const bool hosts = work.kind == Kind::hosts;
-  options.listen = {"tcp://" + (hosts ? Hosts::address(work.host_of(end.rank())) : "127.0.0.1") + ":0"};
+  if (hosts) options.listen = {"tcp://" + Hosts::address(work.host_of(end.rank())) + ":0"};
   options.insecure = hosts;
   options.same_host = !hosts && work.kind != Kind::tcp;
-  options.rendezvous = {
-      .store = "file://" + store, .rank = static_cast<std::size_t>(end.rank()), .world_size = ranks};
-  rpc::Layers layers = tensor::layers();
-  layers.push_back(collectives::layer());
-  rpc::Job job(options, layers);
+  rpc::Job job(options, group_layers());
   job.join().get();
   collectives::GroupOptions how{.shared_memory = work.kind != Kind::tcp};
   if (work.bounds) how.bounds = *work.bounds;
@@ -59,7 +46,7 @@ void run(const Work& work, const std::string& store, RankEnd& end) {
   };
   whole.fill_(end.rank() + 1), part.fill_(end.rank() + 1);
   collective();
-  const auto sum = static_cast<float>(ranks * (ranks + 1) / 2);
+  const auto sum = static_cast<float>(work.ranks * (work.ranks + 1) / 2);
   expect_answer(
       first(work.operation == Operation::reduce_scatter ? part
             : work.operation == Operation::all_to_all   ? other
@@ -67,28 +54,17 @@ void run(const Work& work, const std::string& store, RankEnd& end) {
       (work.operation == Operation::all_reduce || work.operation == Operation::reduce_scatter ? sum : 1));
   whole.zero_(), part.zero_();
 
-  at::Tensor count = at::zeros({1}, at::kLong);
-  measure_rounds(end, work, collective, [&](std::size_t next) {
-    count.fill_(static_cast<std::int64_t>(next));
-    group.broadcast(count, 0).get();
-    return static_cast<std::size_t>(count.item<std::int64_t>());
-  });
+  measure_rounds(end, work, collective, tell_all(group));
   job.leave().get();  // otherwise the other ranks report this rank as lost
 }
 
-}  // namespace
-
-namespace {
 Contender contender(const char* name, const Work& work) {
   return Contender{name, {{"caller", "main"}}, [work](const Setting& setting) {
-                     const std::string store = scratch_path(".store");
                      const auto hosts = work.make_hosts();
-                     const Outcome outcome = measure_ranks(work.ranks, setting, [&](RankEnd& end) {
+                     return measure_members(work.ranks, setting, [&](const std::string& store, RankEnd& end) {
                        if (hosts) hosts->enter(work.host_of(end.rank()));
                        run(work, store, end);
                      });
-                     std::filesystem::remove(store);
-                     return outcome;
                    }};
 }
 }  // namespace

@@ -45,8 +45,6 @@ struct Work {
 
 const char* name_of(Operation operation);
 
-void expect_answer(bool right);  // throws std::runtime_error
-
 void report(RankEnd& end, const Work& work, Figures figures);  // rank 0: with GB/s
 
 // Runs one rank's collective in rounds (bench/harness/ranks.h).

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <vector>
 
 namespace weft::bench {
 
@@ -24,7 +25,7 @@ void share_gpu(int rank) {
 
 int main(int argc, char** argv) {
   using namespace weft::bench;
-  const Work works[] = {
+  std::vector<Work> works{
       {"mlp25m/2", Model::mlp25m, 2},
       {"mlp25m/4", Model::mlp25m, 4},
       {"mlp25m-tcp/2", Model::mlp25m, 2, true},
@@ -48,11 +49,7 @@ int main(int argc, char** argv) {
       torch_peer,         torch_view_peer,      weft_sharded_peer, weft_zero2_peer, weft_whole_peer,
       torch_sharded_peer, weft_checkpoint_peer, memcpy_peer};
   Bench bench{.name = "ddp", .processes = 4};
-  for (const Work& work : works) {
-    if (work.gpu && !has_gpu()) continue;
-    Case& one = bench.cases.emplace_back(Case{work.name, {}});
-    for (const MakeContender peer : peers)
-      if (auto contender = peer(work)) one.contenders.push_back(std::move(*contender));
-  }
+  if (!has_gpu()) std::erase_if(works, [](const Work& work) { return work.gpu; });
+  add_cases(bench, works, peers);
   return run_bench(argc, argv, std::move(bench));
 }

@@ -1,18 +1,14 @@
 // Measures the cost of State::commit() for two ranks that train together, and the cost of copying the same
 // number of bytes once.
+#include "bench/collectives/ranks.h"
 #include "bench/elastic/work.h"
-#include "bench/harness/ranks.h"
 
-#include <weft/parallel/collectives/collectives_layer.h>
-#include <weft/parallel/collectives/group.h>
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
 #include <weft/parallel/elastic/run.h>
-#include <weft/rpc/tensor/layers.h>
 
 #include <torch/torch.h>
 
 #include <cstring>
-#include <filesystem>
 
 namespace weft::bench {
 namespace {
@@ -58,12 +54,9 @@ Figures measure(const Budget& budget, const collectives::Group& group, const std
 void run_rank(const std::string& store, RankEnd& end,
               const std::function<void(rpc::Job&, const elastic::RunOptions&)>& f) {
   at::set_num_threads(1);
-  rpc::MemberOptions options{{.name = "rank" + std::to_string(end.rank()), .listen = {"tcp://127.0.0.1:0"}}};
-  options.rendezvous = {
-      .store = "file://" + store, .rank = static_cast<std::size_t>(end.rank()), .fixed_world = false};
-  rpc::Layers layers = tensor::layers();
-  layers.push_back(collectives::layer());
-  rpc::Job job(options, layers);
+  rpc::MemberOptions options = member_options(end, store, ranks);
+  options.rendezvous.fixed_world = false;
+  rpc::Job job(options, group_layers());
   f(job, {.workers = {.min = ranks}});
   job.leave().get();
 }
@@ -71,8 +64,7 @@ void run_rank(const std::string& store, RankEnd& end,
 Contender contender(const char* peer, const Size& size,
                     Figures (*measure)(const Budget&, const collectives::Group&, Trained&, elastic::State&)) {
   return {peer, {}, [=](const Setting& setting) {
-            const std::string store = scratch_path(".store");
-            const Outcome outcome = measure_ranks(ranks, setting, [&](RankEnd& end) {
+            return measure_members(ranks, setting, [&](const std::string& store, RankEnd& end) {
               run_rank(store, end, [&](rpc::Job& job, const elastic::RunOptions& options) {
                 Trained trained(size);
                 elastic::State state;
@@ -86,8 +78,6 @@ Contender contender(const char* peer, const Size& size,
                     options);
               });
             });
-            std::filesystem::remove(store);
-            return outcome;
           }};
 }
 

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace weft::bench {
@@ -41,6 +42,16 @@ struct Bench {
   std::size_t processes = 2;     // the processes of one measurement, to compute the default pins
   std::vector<Case> cases;
 };
+
+// Adds a case for each work, with the contenders of the peers that can do it.
+template <class Works, class Peers>
+void add_cases(Bench& bench, const Works& works, const Peers& peers) {
+  for (const auto& work : works) {
+    Case& one = bench.cases.emplace_back(Case{work.name, {}});
+    for (const auto peer : peers)
+      if (auto contender = peer(work)) one.contenders.push_back(std::move(*contender));
+  }
+}
 
 // Runs the whole program: options, rounds, progress, rows, table. Returns the result of main(): 1 if the
 // subject failed in a case, 2 if the options are wrong.

@@ -2,12 +2,18 @@
 
 #include "bench/harness/statistics.h"
 
+#include <stdexcept>
+
 namespace weft::bench {
 namespace {
 
 constexpr std::size_t fewest_calls = 3;  // the minimum number of calls of a warm-up, and of a measurement
 
 }  // namespace
+
+void expect_answer(bool right) {
+  if (!right) throw std::runtime_error("the answer is wrong");
+}
 
 LatencyMeter::LatencyMeter(const Budget& budget) : budget_(budget) { microseconds_.reserve(1 << 20); }
 

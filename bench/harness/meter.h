@@ -16,6 +16,9 @@ struct Budget {
   std::chrono::nanoseconds duration = std::chrono::milliseconds{500};
 };
 
+// Peers check every answer with this function. Throws std::runtime_error.
+void expect_answer(bool right);
+
 // Measures the latency of calls that are made one after the other.
 class LatencyMeter {
  public:

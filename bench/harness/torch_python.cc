@@ -19,6 +19,23 @@ std::string seconds(std::chrono::nanoseconds time) {
   return std::to_string(std::chrono::duration<double>(time).count());
 }
 
+Pair torch_pair(const std::string& script, const std::vector<std::string>& words) {
+  const auto command = [=](const char* role, const std::string& store) {
+    std::vector<std::string> arguments{role};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    arguments.push_back(store);
+    return torch_command(script, arguments);
+  };
+  return {.serve = [=](ServerEnd& end) { end.become(command("serve", scratch_path(".store"))); },
+          .measure =
+              [=](ClientEnd& end) {
+                auto all = command("measure", end.address());
+                all.push_back(seconds(end.budget().warm_up));
+                all.push_back(seconds(end.budget().duration));
+                end.become(all);
+              }};
+}
+
 Outcome measure_torch_ranks(int ranks, const Setting& setting, const std::string& script,
                             const std::vector<std::string>& arguments,
                             const std::function<void(int rank)>& prepare) {

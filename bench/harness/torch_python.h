@@ -3,6 +3,7 @@
 // Thread-safety: functions without state.
 #pragma once
 
+#include "bench/harness/pair.h"
 #include "bench/harness/ranks.h"
 
 #include <chrono>
@@ -17,6 +18,10 @@ std::vector<std::string> torch_command(const std::string& script, const std::vec
 
 // Formats the time for an argument of a script.
 std::string seconds(std::chrono::nanoseconds time);
+
+// The server and the client become the script, with the arguments "serve" WORDS... STORE, and "measure"
+// WORDS... STORE WARM_UP DURATION.
+Pair torch_pair(const std::string& script, const std::vector<std::string>& words);
 
 // Starts a process for each rank. The process becomes the script, with the arguments RANK RANKS STORE WARM_UP
 // DURATION followed by the given arguments (torch_ranks.py). prepare: called in each process before it

@@ -21,10 +21,6 @@ int main(int argc, char** argv) {
   constexpr MakeContender peers[] = {weft_peer,       weft_rpc_peer, weft_local_peer,
                                      weft_calls_peer, torch_peer,    torch_rpc_peer};
   Bench bench{.name = "pipeline", .processes = 4};
-  for (const Work& work : works) {
-    Case& one = bench.cases.emplace_back(Case{work.name, {}});
-    for (const MakeContender peer : peers)
-      if (auto contender = peer(work)) one.contenders.push_back(std::move(*contender));
-  }
+  add_cases(bench, works, peers);
   return run_bench(argc, argv, std::move(bench));
 }

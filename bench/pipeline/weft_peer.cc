@@ -1,19 +1,16 @@
 // weft's executors. The driver of `Pipeline` is on the agent of rank 0.
+#include "bench/collectives/ranks.h"
 #include "bench/pipeline/model.h"
 #include "bench/pipeline/work.h"
 
 #include <weft/dist_autograd/pass.h>
-#include <weft/parallel/collectives/collectives_layer.h>
-#include <weft/parallel/collectives/group.h>
 #include <weft/parallel/pipeline/group_pipeline.h>
 #include <weft/parallel/pipeline/local_pipeline.h>
 #include <weft/parallel/pipeline/remote/pipeline.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/measured_costs.h>
-#include <weft/rpc/job/job.h>
 
 #include <algorithm>
-#include <filesystem>
 
 namespace weft::bench {
 namespace {
@@ -77,7 +74,6 @@ void run_by_group(const Work& work, const Group& group, RankEnd& end) {
   pipeline::GroupPipeline model(group, graph, schedule, {.loss = squares});
   const Data data = data_of(work);
   std::vector<schedule::Timeline> steps;
-  at::Tensor count = at::zeros({1}, at::kLong);
   Rounds rounds(end);
   rounds.run(
       [&] {
@@ -85,11 +81,7 @@ void run_by_group(const Work& work, const Group& group, RankEnd& end) {
         auto timeline = model.step({data.input}, {data.target}).timeline;
         if (end.rank() == 0) steps.push_back(std::move(timeline));
       },
-      [&](std::size_t next) {
-        count.fill_(static_cast<std::int64_t>(next));
-        group.broadcast(count, 0).get();
-        return static_cast<std::size_t>(count.item<std::int64_t>());
-      });
+      tell_all(group));
   if (end.rank() == 0) report(work, end, rounds.figures(), model.schedule(), steps);
 }
 
@@ -153,14 +145,8 @@ enum class Way { group, pipeline, calls };
 
 void run(const Work& work, Way way, int ranks, const std::string& store, RankEnd& end) {
   at::set_num_threads(1);
-  rpc::MemberOptions options{{.name = "rank" + std::to_string(end.rank())}};
-  options.listen = {"tcp://127.0.0.1:0"};
-  options.rendezvous = {.store = "file://" + store,
-                        .rank = static_cast<std::size_t>(end.rank()),
-                        .world_size = static_cast<std::size_t>(ranks)};
-  rpc::Layers layers = pipeline::layers({[&] { return layers_of(work); }, squares});
-  layers.push_back(collectives::layer());
-  rpc::Job job(options, layers);
+  rpc::MemberOptions options = member_options(end, store, ranks);
+  rpc::Job job(options, group_layers(pipeline::layers({[&] { return layers_of(work); }, squares})));
   rpc::Agent& agent = job.agent();
   if (way == Way::calls) agent.allow_create<ServedStage>();
   job.join().get();
@@ -174,12 +160,10 @@ void run(const Work& work, Way way, int ranks, const std::string& store, RankEnd
 
 Contender contender(const char* name, const Work& work, Way way) {
   return Contender{name, {{"caller", "main"}}, [work, way](const Setting& setting) {
-                     const std::string store = scratch_path(".store");
                      const int ranks = work.ranks + (way == Way::calls ? 1 : 0);
-                     const Outcome outcome = measure_ranks(
-                         ranks, setting, [&](RankEnd& end) { run(work, way, ranks, store, end); });
-                     std::filesystem::remove(store);
-                     return outcome;
+                     return measure_members(ranks, setting, [&](const std::string& store, RankEnd& end) {
+                       run(work, way, ranks, store, end);
+                     });
                    }};
 }
 

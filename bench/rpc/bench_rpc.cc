@@ -2,7 +2,6 @@
 #include "bench/rpc/work.h"
 
 #include <filesystem>
-#include <stdexcept>
 
 namespace weft::bench {
 namespace {
@@ -58,10 +57,6 @@ constexpr MakeContender peers[] = {
 
 }  // namespace
 
-void expect_answer(bool right) {
-  if (!right) throw std::runtime_error("the answer is wrong");
-}
-
 std::string program_path(const std::string& name) {
   return std::filesystem::read_symlink("/proc/self/exe").replace_filename(name);
 }
@@ -71,10 +66,6 @@ std::string program_path(const std::string& name) {
 int main(int argc, char** argv) {
   using namespace weft::bench;
   Bench bench{.name = "rpc"};
-  for (const Work& work : works()) {
-    Case& one = bench.cases.emplace_back(Case{work.name, {}});
-    for (const MakeContender peer : peers)
-      if (auto contender = peer(work)) one.contenders.push_back(std::move(*contender));
-  }
+  add_cases(bench, works(), peers);
   return run_bench(argc, argv, std::move(bench));
 }

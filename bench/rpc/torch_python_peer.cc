@@ -20,12 +20,6 @@ std::string name_of(Kind kind) {
   }
 }
 
-std::vector<std::string> command(const Work& work, const char* role, const std::string& store) {
-  return torch_command("rpc/torch_python_peer.py",
-                       {role, name_of(work.kind), work.wire == Wire::tcp ? "uv" : "default",
-                        std::to_string(work.bytes), store});
-}
-
 }  // namespace
 
 std::optional<Contender> torch_python_peer(const Work& work) {
@@ -37,14 +31,8 @@ std::optional<Contender> torch_python_peer(const Work& work) {
   notes["transport"] = work.wire == Wire::tcp ? "uv" : "default";
   return contender(
       "torch-python", notes,
-      {.serve = [=](ServerEnd& end) { end.become(command(work, "serve", scratch_path(".store"))); },
-       .measure =
-           [=](ClientEnd& end) {
-             auto words = command(work, "measure", end.address());
-             words.push_back(seconds(end.budget().warm_up));
-             words.push_back(seconds(end.budget().duration));
-             end.become(words);
-           }});
+      torch_pair("rpc/torch_python_peer.py", {name_of(work.kind), work.wire == Wire::tcp ? "uv" : "default",
+                                              std::to_string(work.bytes)}));
 }
 
 }  // namespace weft::bench

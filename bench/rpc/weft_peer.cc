@@ -1,5 +1,6 @@
 // weft itself: agents, typed calls.
 #include "bench/harness/hosts.h"
+#include "bench/rpc/echo_calls.h"
 #include "bench/rpc/work.h"
 
 #include <weft/rpc/rpc.h>
@@ -16,9 +17,6 @@ namespace weft::bench {
 namespace {
 
 constexpr const char* flow_rate = "200mbit";
-
-std::int64_t echo(std::int64_t x) { return x; }
-using Echo = rpc::Function<"bench.echo", &echo, rpc::non_blocking>;
 
 std::int64_t take(at::Tensor tensor) { return tensor.numel(); }
 using Take = rpc::Function<"bench.take", &take, rpc::non_blocking>;
@@ -55,62 +53,6 @@ rpc::Layers layers(const Work& work) {
 
 // --- Callers. ---
 
-rpc::Task<Figures> call_one_by_one(rpc::Peer peer, Budget budget) {
-  LatencyMeter meter(budget);
-  std::int64_t number = 0;
-  do {
-    meter.begin();
-    const std::int64_t answer = co_await peer.call<Echo>(++number);
-    expect_answer(answer == number);
-  } while (meter.end());
-  co_return meter.figures();
-}
-
-Figures get_one_by_one(const rpc::Peer& peer, const Budget& budget) {
-  LatencyMeter meter(budget);
-  std::int64_t number = 0;
-  do {
-    meter.begin();
-    const std::int64_t answer = peer.call<Echo>(++number).get();
-    expect_answer(answer == number);
-  } while (meter.end());
-  return meter.figures();
-}
-
-struct Crowd {  // a group of callers on one loop, which runs one caller at a time
-  explicit Crowd(const Budget& budget) : meter(budget) {}
-  RateMeter meter;
-  bool enough = false;
-  std::exception_ptr error;
-};
-
-rpc::Task<> call_until_enough(rpc::Peer peer, Crowd* crowd) {
-  try {
-    std::int64_t number = 0;
-    while (!crowd->enough) {
-      const std::int64_t answer = co_await peer.call<Echo>(++number);
-      expect_answer(answer == number);
-      if (!crowd->enough) crowd->enough = !crowd->meter.count(1);
-    }
-  } catch (...) {
-    crowd->enough = true;
-    crowd->error = std::current_exception();
-  }
-}
-
-// Keeps the same number of calls in flight to each peer. The routes of all peers are on `loop`.
-rpc::Task<Figures> call_many(std::vector<rpc::Peer> peers, Budget budget, rpc::Executor* loop) {
-  Crowd crowd(budget);
-  std::vector<rpc::Future<void>> callers;
-  for (const rpc::Peer& peer : peers)
-    for (std::size_t i = 0; i < in_flight; ++i)
-      callers.push_back(call_until_enough(peer, &crowd).start(*loop));
-  // All callers have ended before the crowd is destroyed.
-  for (auto& caller : callers) co_await std::move(caller);
-  if (crowd.error) std::rethrow_exception(crowd.error);
-  co_return crowd.meter.calls();
-}
-
 rpc::Task<Figures> send_tensors(rpc::Peer peer, Budget budget, std::size_t bytes) {
   const at::Tensor tensor = at::ones({static_cast<std::int64_t>(bytes / sizeof(float))});
   RateMeter meter(budget);
@@ -139,7 +81,7 @@ Figures figures(const Work& work, const rpc::Peer& peer, const Budget& budget) {
   rpc::Executor& loop = *peer.calls().route()->loop();
   switch (work.kind) {
     case Kind::throughput:
-      return call_many({peer}, budget, &loop).start(loop).get();
+      return call_many({peer}, in_flight, budget, &loop).start(loop).get();
     case Kind::bulk:
       return send_tensors(peer, budget, work.bytes).start(loop).get();
     case Kind::flow: {
@@ -156,7 +98,7 @@ Figures figures(const Work& work, const rpc::Peer& peer, const Budget& budget) {
           .get();
     case Kind::self: {
       Figures both = call_one_by_one(peer, budget).start(loop).get();
-      both.merge(call_many({peer}, budget, &loop).start(loop).get());
+      both.merge(call_many({peer}, in_flight, budget, &loop).start(loop).get());
       return both;
     }
     default:
@@ -202,7 +144,7 @@ void measure_growth(const Work& work, ClientEnd& end) {
       peers.back().ready().get();
     }
     rpc::Executor& loop = *peers.front().calls().route()->loop();
-    end.report(call_many(peers, end.budget(), &loop).start(loop).get());
+    end.report(call_many(peers, in_flight, end.budget(), &loop).start(loop).get());
   } catch (...) {
     failure = std::current_exception();
   }

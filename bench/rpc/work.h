@@ -66,8 +66,6 @@ inline constexpr Shape shape_of(const Work& work) {
   }
 }
 
-// Peers check every reply with this function: the reply must match the request of the same call.
-void expect_answer(bool right);  // throws std::runtime_error
 inline Notes notes_of(Wait wait, std::string caller) {
   return {{"wait", wait == Wait::spinning ? "spinning" : "blocking"}, {"caller", std::move(caller)}};
 }

@@ -1,24 +1,18 @@
 #include "bench/spin/agents.h"
 
+#include "bench/rpc/echo_calls.h"
+
 #include <unistd.h>
 
 #include <algorithm>
-#include <exception>
 #include <filesystem>
-#include <stdexcept>
 #include <thread>
 
 namespace weft::bench {
 namespace {
 
-std::int64_t echo(std::int64_t x) { return x; }
-using Echo = rpc::Function<"bench.echo", &echo, rpc::non_blocking>;
 std::int64_t echo_on_pool(std::int64_t x) { return x; }
 using EchoOnPool = rpc::Function<"bench.echo_on_pool", &echo_on_pool>;
-
-void expect_answer(bool right) {
-  if (!right) throw std::runtime_error("the answer is wrong");
-}
 
 rpc::AgentOptions options_of(const std::string& name, Wire wire, Spin spin) {
   rpc::AgentOptions options{.name = name};
@@ -28,17 +22,6 @@ rpc::AgentOptions options_of(const std::string& name, Wire wire, Spin spin) {
   return options;
 }
 
-rpc::Task<Figures> call_one_by_one(rpc::Peer peer, Budget budget) {
-  LatencyMeter meter(budget);
-  std::int64_t number = 0;
-  do {
-    meter.begin();
-    const std::int64_t answer = co_await peer.call<Echo>(++number);
-    expect_answer(answer == number);
-  } while (meter.end());
-  co_return meter.figures();
-}
-
 rpc::Task<std::size_t> call_times(rpc::Peer peer, std::size_t times) {
   for (std::size_t i = 0; i < times; ++i) {
     const auto number = static_cast<std::int64_t>(i);
@@ -46,39 +29,6 @@ rpc::Task<std::size_t> call_times(rpc::Peer peer, std::size_t times) {
     expect_answer(answer == number);
   }
   co_return times;
-}
-
-struct Crowd {  // a group of callers on one loop
-  explicit Crowd(const Budget& budget) : meter(budget) {}
-  RateMeter meter;
-  bool enough = false;
-  std::exception_ptr error;
-};
-
-rpc::Task<> call_until_enough(rpc::Peer peer, Crowd* crowd) {
-  try {
-    std::int64_t number = 0;
-    while (!crowd->enough) {
-      const std::int64_t answer = co_await peer.call<Echo>(++number);
-      expect_answer(answer == number);
-      if (!crowd->enough) crowd->enough = !crowd->meter.count(1);
-    }
-  } catch (...) {
-    crowd->enough = true;
-    crowd->error = std::current_exception();
-  }
-}
-
-rpc::Task<Figures> call_many(std::vector<rpc::Peer> peers, std::size_t in_flight, Budget budget,
-                             rpc::Executor* loop) {
-  Crowd crowd(budget);
-  std::vector<rpc::Future<void>> callers;
-  for (const rpc::Peer& peer : peers)
-    for (std::size_t i = 0; i < in_flight; ++i)
-      callers.push_back(call_until_enough(peer, &crowd).start(*loop));
-  for (auto& caller : callers) co_await std::move(caller);  // all of them use the crowd
-  if (crowd.error) std::rethrow_exception(crowd.error);
-  co_return crowd.meter.calls();
 }
 
 }  // namespace
@@ -103,14 +53,7 @@ Figures measure_latency(const rpc::Peer& peer, const Budget& budget) {
 }
 
 Figures measure_latency_of_threads(const rpc::Peer& peer, const Budget& budget) {
-  LatencyMeter meter(budget);
-  std::int64_t number = 0;
-  do {
-    meter.begin();
-    const std::int64_t answer = peer.call<EchoOnPool>(++number).get();
-    expect_answer(answer == number);
-  } while (meter.end());
-  return meter.figures();
+  return get_one_by_one<EchoOnPool>(peer, budget);
 }
 
 Figures measure_limited_rate(const rpc::Peer& peer, double calls_per_s, const Budget& budget) {

@@ -12,10 +12,6 @@ int main(int argc, char** argv) {
   };
   constexpr MakeContender peers[] = {weft_peer, local_peer, parts_peer, all_reduce_peer, torch_peer};
   Bench bench{.name = "tensor_parallel", .processes = ranks};
-  for (const Work& work : works) {
-    Case& one = bench.cases.emplace_back(Case{work.name, {}});
-    for (const MakeContender peer : peers)
-      if (auto contender = peer(work)) one.contenders.push_back(std::move(*contender));
-  }
+  add_cases(bench, works, peers);
   return run_bench(argc, argv, std::move(bench));
 }

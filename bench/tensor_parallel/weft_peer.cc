@@ -3,19 +3,13 @@
 #include "bench/tensor_parallel/model.h"
 #include "bench/tensor_parallel/work.h"
 
+#include "bench/collectives/ranks.h"
 #include "bench/harness/statistics.h"
 
-#include <weft/parallel/collectives/collectives_layer.h>
-#include <weft/parallel/collectives/group.h>
-#include <weft/rpc/job/job.h>
-#include <weft/rpc/tensor/layers.h>
-
-#include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <stdexcept>
 #include <utility>
@@ -102,13 +96,8 @@ std::function<void()> step_of(Model& model, const at::Tensor& x) {
 // Rank 0 reports.
 void measure(RankEnd& end, const Group& group, const std::function<void()>& step,
              const std::function<void(Figures&)>& add) {
-  at::Tensor count = at::zeros({1}, at::kLong);
   Rounds rounds(end);
-  rounds.run(step, [&](std::size_t next) {
-    count.fill_(static_cast<std::int64_t>(next));
-    group.broadcast(count, 0).get();
-    return static_cast<std::size_t>(count.item<std::int64_t>());
-  });
+  rounds.run(step, tell_all(group));
   if (end.rank() != 0) return;
   Figures figures = rounds.figures();
   add(figures);
@@ -163,13 +152,8 @@ void on_ranks(const Work& work, const std::string& store, RankEnd& end,
               void (*run)(const Work&, const Group&, RankEnd&)) {
   at::set_num_threads(1);
   torch::manual_seed(1);
-  rpc::MemberOptions options{{.name = "rank" + std::to_string(end.rank())}};
-  options.listen = {"tcp://127.0.0.1:0"};
-  options.rendezvous = {
-      .store = "file://" + store, .rank = static_cast<std::size_t>(end.rank()), .world_size = ranks};
-  rpc::Layers layers = tensor::layers();
-  layers.push_back(collectives::layer());
-  rpc::Job job(options, layers);
+  rpc::MemberOptions options = member_options(end, store, ranks);
+  rpc::Job job(options, group_layers());
   job.join().get();
   run(work, Group::create(job.agent()).get(), end);
   job.leave().get();  // otherwise the other rank reports this rank as lost
@@ -179,12 +163,10 @@ Contender contender(const char* name, const Work& work, void (*run)(const Work&,
   Notes notes{{"caller", "main"}};
   if (work.free) notes["cores"] = "any";
   return Contender{name, notes, [work, run](const Setting& setting) {
-                     const std::string store = scratch_path(".store");
                      const Setting own = work.free ? Setting{setting.budget, {}} : setting;
-                     const Outcome outcome =
-                         measure_ranks(ranks, own, [&](RankEnd& end) { on_ranks(work, store, end, run); });
-                     std::filesystem::remove(store);
-                     return outcome;
+                     return measure_members(ranks, own, [&](const std::string& store, RankEnd& end) {
+                       on_ranks(work, store, end, run);
+                     });
                    }};
 }
 
