@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -63,6 +64,21 @@ inline void add_ties(const StageGraph& graph) {
     at::Tensor sum = at::zeros({}, at::kDouble);
     for (const StageParameter& each : tie) sum = sum + graph.parameter(each).grad();
     for (const StageParameter& each : tie) graph.parameter(each).mutable_grad() = sum.clone();
+  }
+}
+
+using Named = std::map<std::string, at::Tensor>;
+inline Named named_parameters_of(const StageGraph& whole) {
+  Named parameters;
+  for (const auto& each : whole[0].module->named_parameters()) parameters[each.key()] = each.value();
+  return parameters;
+}
+// The parameters of the stages that are here equal those of the whole model.
+inline void expect_parameters(const StageGraph& graph, const Named& expected) {
+  for (int stage = 0; stage < graph.size(); ++stage) {
+    if (!graph.is_here(stage)) continue;
+    for (const auto& each : graph[stage].module->named_parameters())
+      EXPECT_TRUE(at::allclose(each.value(), expected.at(each.key()), 1e-10, 1e-10)) << each.key();
   }
 }
 

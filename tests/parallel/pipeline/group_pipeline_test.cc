@@ -40,7 +40,6 @@ TEST_P(GroupSchedules, TrainLikeTheWholeModel) {
         schedule::generate(GetParam(), {.ranks = ranks, .microbatches = microbatches}), recompute);
     const int count = computations.stages();
     const StageGraph one = cut(tied_blocks(count), {});
-    std::map<std::string, at::Tensor> expected;
     std::vector<double> losses;
     torch::optim::SGD own(one.parameters(), 0.1);
     if (rows < 6) one.train(false);  // a batch norm refuses one row
@@ -61,7 +60,7 @@ TEST_P(GroupSchedules, TrainLikeTheWholeModel) {
     }
     one.train(false);
     const at::Tensor outputs = one[0].forward({numbers({rows, 6}, 30)})[0];
-    for (const auto& each : one[0].module->named_parameters()) expected[each.key()] = each.value();
+    const Named expected = named_parameters_of(one);
 
     on_ranks(ranks, backend, [&](const Group& group) {
       const StageGraph graph =
@@ -78,11 +77,7 @@ TEST_P(GroupSchedules, TrainLikeTheWholeModel) {
         EXPECT_EQ(result.timeline.ranks.size(), static_cast<std::size_t>(ranks));
         optimizer.step();
       }
-      for (int stage = 0; stage < count; ++stage) {
-        if (!graph.is_here(stage)) continue;
-        for (const auto& each : graph[stage].module->named_parameters())
-          EXPECT_TRUE(at::allclose(each.value(), expected.at(each.key()), 1e-10, 1e-10)) << each.key();
-      }
+      expect_parameters(graph, expected);
       graph.train(false);
       const Values got = pipeline.evaluate({numbers({rows, 6}, 30)});
       EXPECT_EQ(got.size(), graph.is_here(count - 1) ? 1U : 0U);
@@ -194,8 +189,7 @@ TEST(GroupPipeline, ContinuesWithFewerAndMorePipelines) {
     loss.backward();
     whole.step();
   }
-  std::map<std::string, at::Tensor> expected;
-  for (const auto& each : one[0].module->named_parameters()) expected[each.key()] = each.value();
+  const Named expected = named_parameters_of(one);
 
   for (const bool sharded : {false, true}) {
     SCOPED_TRACE(sharded ? "sharded" : "whole");
@@ -298,8 +292,7 @@ TEST(GroupPipeline, ContinuesWithFewerAndMorePipelines) {
                                    1e-10, 1e-10))
               << slice.leaf.name;
       } else {
-        for (const auto& each : trainer.graph[world.rank() % 2].module->named_parameters())
-          EXPECT_TRUE(at::allclose(each.value(), expected.at(each.key()), 1e-10, 1e-10)) << each.key();
+        expect_parameters(trainer.graph, expected);
       }
     });
     for (std::size_t step = 0; step < 6; ++step) {

@@ -397,13 +397,12 @@ TEST(StageOptimizers, AFailedStepLeavesTheNewestWeights) {
 }
 
 TEST(StageOptimizers, RefuseInvalidArguments) {
-  const auto refused = [](auto&& f) { return test::message_of(f); };
   const StageGraph graph = cut(blocks(2), {.cuts = {1}});
   const auto steps = schedule::pipedream({.ranks = 2, .microbatches = 2});
   EXPECT_EQ(
-      refused([&] { LocalPipeline(graph, steps, {.loss = squares}); }),
+      test::message_of([&] { LocalPipeline(graph, steps, {.loss = squares}); }),
       "LocalPipeline: the schedule steps parameters, and there is no optimizer: give one in the options");
-  EXPECT_EQ(refused([&] {
+  EXPECT_EQ(test::message_of([&] {
               LocalPipeline(graph, schedule::pipedream({.ranks = 3, .microbatches = 2}, {.replicas = {1, 2}}),
                             {.loss = squares, .optimizer = momentum});
             }),
@@ -428,7 +427,7 @@ TEST(StageOptimizers, RefuseInvalidArguments) {
                 "a backward after the start of a reduction");
   auto some = schedule::fill_drain({.ranks = 2, .microbatches = 2});
   some.ranks[0].push_back({.op = Op::optimizer_step, .stage = 0});
-  EXPECT_EQ(refused([&] { LocalPipeline(graph, some, {.loss = squares, .optimizer = momentum}); }),
+  EXPECT_EQ(test::message_of([&] { LocalPipeline(graph, some, {.loss = squares, .optimizer = momentum}); }),
             "LocalPipeline: rank 1 has for stage 1 gradients without an optimizer step, expected one after "
             "the last backward: see schedule::add_gradient_reduction and schedule::add_optimizer_steps");
   StageGraph tied;
@@ -436,11 +435,11 @@ TEST(StageOptimizers, RefuseInvalidArguments) {
   tied.add(part, step_input(0));
   tied.add(part, Source{0});
   EXPECT_EQ(
-      refused([&] { LocalPipeline(tied, steps, {.loss = squares, .optimizer = momentum}); }),
+      test::message_of([&] { LocalPipeline(tied, steps, {.loss = squares, .optimizer = momentum}); }),
       "LocalPipeline: the stages 0 and 1 share a parameter: put the layers that have it together, or tie "
       "copies (LayerGraph::tie)");
   LocalPipeline without(graph, schedule::fill_drain({.ranks = 2, .microbatches = 2}), {.loss = squares});
-  EXPECT_EQ(refused([&] { without.optimizer(0); }),
+  EXPECT_EQ(test::message_of([&] { without.optimizer(0); }),
             "LocalPipeline: no optimizer of stage 0 is here: give one in the options, on the stage's rank");
 }
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "tests/dist_autograd/engine/support.h"
-#include "tests/parallel/data_parallel/ranks.h"
+#include "tests/parallel/on_ranks.h"
 
 namespace weft::tensor_parallel::testing {
 
@@ -49,12 +49,8 @@ template <class F>
 void expect_refused(const std::vector<Group>& groups, ErrorKind kind, const std::vector<std::string>& words,
                     F f) {
   on_ranks(groups, [&](const Group& group) {
-    const auto error = error_of([&] { f(group); });
-    ASSERT_TRUE(error) << "rank " << group.rank();
-    EXPECT_EQ(error->kind(), kind) << error->what();
-    for (const std::string& word : words)
-      EXPECT_NE(std::string(error->what()).find(word), std::string::npos)
-          << "rank " << group.rank() << ": '" << word << "' in: " << error->what();
+    SCOPED_TRACE("rank " + std::to_string(group.rank()));
+    test::expect_error([&] { f(group); }, kind, words);
   });
 }
 

@@ -126,8 +126,7 @@ TEST_F(TwoRings, RanksThatDifferAreRefused) {
 
 // Rank 0 detects the difference in its second step.
 TEST(ThreeRings, PartsThatDifferFailTheForwardOnAllRanks) {
-  Company company(3, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
+  on_ranks(3, Backend::memory, [&](const Group& group) {
     const at::Tensor part = numbers({1, 1, group.rank() == 1 ? 5 : 4, 2}, 1);
     const RingAttention attention(group);
     const auto error = test::error_of([&] { (void)attention(part, part, part); });

@@ -15,7 +15,6 @@ using sharded::FullyShardedOptimizer;
 using sharded::ParameterSlice;
 
 const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
-using Named = std::map<std::string, at::Tensor>;
 
 // The ranks as a grid: each row is a pipeline, and each column shares stages.
 struct Mesh {
@@ -45,12 +44,6 @@ StageGraph trained(const LayerGraph& model) {
     optimizer.step();
   }
   return whole;
-}
-
-Named named_parameters_of(const StageGraph& whole) {
-  Named parameters;
-  for (const auto& each : whole[0].module->named_parameters()) parameters[each.key()] = each.value();
-  return parameters;
 }
 
 void expect_slices_of(const Named& expected, const std::vector<ParameterSlice>& slices,

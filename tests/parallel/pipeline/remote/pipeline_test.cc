@@ -122,24 +122,18 @@ TEST(RemoteOptimizers, RunPipedreamAndContinueFromTheirState) {
 
 TEST(RemotePipeline, AWorkerRefusesPlansThatDoNotFit) {
   Agents agents(1, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
-  const auto refused = [&](const WorkerPlan& plan) {
-    return error_of([&] { got(agents.workers()[0].call<&PipelineService::install>(plan)); })
-        .value_or(rpc::Error(ErrorKind::internal, "not refused"));
+  const auto expect_refused = [&](const WorkerPlan& plan, const std::string& text) {
+    test::expect_error([&] { got(agents.workers()[0].call<&PipelineService::install>(plan)); }, text);
   };
   const WorkerPlan plan{.workers = {rpc::AgentId{}},
                         .schedule = schedule::save(schedule::fill_drain({.ranks = 2, .microbatches = 2})),
                         .microbatches = 2,
                         .layers = blocks(2).names(),
                         .cuts = {1}};
-  EXPECT_NE(
-      std::string(refused(plan).what()).find("rank 0 of 1 workers, expected one of the schedule's 2 ranks"),
-      std::string::npos)
-      << refused(plan).what();
+  expect_refused(plan, "rank 0 of 1 workers, expected one of the schedule's 2 ranks");
   WorkerPlan uncut = plan;
   uncut.cuts = {};
-  EXPECT_NE(std::string(refused(uncut).what()).find("a schedule of 2 stages, expected 1 as in the model"),
-            std::string::npos)
-      << refused(uncut).what();
+  expect_refused(uncut, "a schedule of 2 stages, expected 1 as in the model");
 }
 
 // Two workers with one stage each, of the given layers.
@@ -154,8 +148,8 @@ struct Two {
     const auto error = error_of([&] { got(pipeline.step(x, y)); });
     return error.value_or(rpc::Error(ErrorKind::internal, "the step did not fail"));
   }
-  bool says(const rpc::Error& error, const std::string& text) {
-    return std::string(error.what()).find(text) != std::string::npos;
+  void expect_failing_step(ErrorKind kind, const std::string& text) {
+    test::expect_error([&] { got(pipeline.step(x, y)); }, kind, text);
   }
   Agents agents;
   Pipeline pipeline;
@@ -169,9 +163,7 @@ TEST(RemotePipeline, AStageThatThrowsFailsTheStepOnAllWorkers) {
       if (stage == 1 && ++calls == 2) throw std::runtime_error("out of order");
     });
   });
-  const rpc::Error error = two.error_of_step();
-  EXPECT_EQ(error.kind(), ErrorKind::handler_failed);
-  EXPECT_TRUE(two.says(error, "stage 1, micro-batch 1, F: out of order")) << error.what();
+  two.expect_failing_step(ErrorKind::handler_failed, "stage 1, micro-batch 1, F: out of order");
   got(two.pipeline.step(two.x, two.y));  // the failed step does not affect the next one
 }
 
@@ -187,7 +179,7 @@ TEST(RemotePipeline, AStepThatFailsLeavesNoGradients) {
   Two other([] { return blocks(2); }, schedule::one_forward_one_backward({.ranks = 2, .microbatches = 4}));
   dist_optim::DistributedOptimizer other_optimizer(other.agents.driver(), torch::optim::SGDOptions(0.1),
                                                    dist_optim::synchronous, other.pipeline.modules());
-  EXPECT_TRUE(two.says(two.error_of_step(), "stage 0, micro-batch 3, F: once"));
+  two.expect_failing_step(ErrorKind::handler_failed, "stage 0, micro-batch 3, F: once");
   got(two.pipeline.train(false));
   got(other.pipeline.train(false));
   const State before = state_of(two.pipeline);
@@ -232,11 +224,9 @@ TEST(RemotePipeline, AValueThatDoesNotArriveIsAnError) {
         });
       },
       schedule::fill_drain({.ranks = 2, .microbatches = 4}), std::chrono::milliseconds{100});
-  const rpc::Error error = two.error_of_step();
-  EXPECT_EQ(error.kind(), ErrorKind::deadline_exceeded);
-  EXPECT_TRUE(
-      two.says(error, "stage 1, micro-batch 0, F: the activation from stage 0 has not arrived within 100 ms"))
-      << error.what();
+  two.expect_failing_step(
+      ErrorKind::deadline_exceeded,
+      "stage 1, micro-batch 0, F: the activation from stage 0 has not arrived within 100 ms");
   stalls = false;
   released.count_down();
 }
@@ -265,12 +255,9 @@ TEST(RemotePipeline, AHungLastActionIsAnError) {
     return hung;
   };
   Two two(layers, schedule::fill_drain({.ranks = 2, .microbatches = 4}), std::chrono::seconds{1});
-  const rpc::Error error = two.error_of_step();
+  two.expect_failing_step(ErrorKind::deadline_exceeded,
+                          "no stage has completed within 1000 ms after another one; not complete: stage 0");
   released.count_down();
-  EXPECT_EQ(error.kind(), ErrorKind::deadline_exceeded);
-  EXPECT_TRUE(
-      two.says(error, "no stage has completed within 1000 ms after another one; not complete: stage 0"))
-      << error.what();
 }
 
 // The last stage of an evaluation stalls. The first stage must not fill its memory in the meantime.
@@ -319,9 +306,8 @@ TEST(RemotePipeline, ItsDestructorReleasesTheStages) {
 TEST(RemotePipeline, RefusesInvalidArguments) {
   Agents agents(2, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
   const auto refused = [&](std::vector<rpc::Peer> workers, PipelineOptions options) {
-    const auto error =
-        error_of([&] { got(Pipeline::create(agents.driver(), std::move(workers), std::move(options))); });
-    return error ? std::string(error->what()) : "not refused";
+    return test::message_of(
+        [&] { got(Pipeline::create(agents.driver(), std::move(workers), std::move(options))); });
   };
   const auto gpipe = schedule::fill_drain({.ranks = 2, .microbatches = 2});
   const auto workers = agents.workers();
@@ -339,16 +325,14 @@ TEST(RemotePipeline, RefusesInvalidArguments) {
       refused(workers, {.cuts = {1}, .schedule = schedule::add_optimizer_steps(gpipe)}),
       "Pipeline::create: the schedule steps parameters, and there is no optimizer: give one in the options");
   Pipeline pipeline = got(Pipeline::create(agents.driver(), workers, {.cuts = {1}, .schedule = gpipe}));
-  const auto error = error_of([&] { got(pipeline.step(numbers({4, 6}, 1), numbers({3, 6}, 1))); });
-  ASSERT_TRUE(error);
-  EXPECT_STREQ(error->what(), "pipeline step: target 0 has 3 rows, expected 4 as the tensors before it");
+  EXPECT_EQ(test::message_of([&] { got(pipeline.step(numbers({4, 6}, 1), numbers({3, 6}, 1))); }),
+            "pipeline step: target 0 has 3 rows, expected 4 as the tensors before it");
 }
 
 TEST(RemotePipeline, AStepThatCannotStartDoesNotCount) {
   Two two([] { return blocks(2); });
   const at::Tensor quantized = at::quantize_per_tensor(at::ones({8, 6}), 0.1, 0, at::kQInt8);
-  const auto error = error_of([&] { got(two.pipeline.step(quantized, two.y)); });  // cannot be sent
-  ASSERT_TRUE(error);
+  EXPECT_TRUE(error_of([&] { got(two.pipeline.step(quantized, two.y)); })) << "it cannot be sent";
   got(two.pipeline.step(two.x, two.y));
 }
 
@@ -358,9 +342,7 @@ TEST(RemotePipeline, AnErrorOfAStageIsReportedAsTheCause) {
       if (stage == 0) throw rpc::Error(ErrorKind::aborted, "a group was aborted");
     });
   });
-  const rpc::Error error = two.error_of_step();
-  EXPECT_EQ(error.kind(), ErrorKind::handler_failed);
-  EXPECT_TRUE(two.says(error, "stage 0, micro-batch 0, F: a group was aborted")) << error.what();
+  two.expect_failing_step(ErrorKind::handler_failed, "stage 0, micro-batch 0, F: a group was aborted");
 }
 
 TEST(RemotePipeline, OneStepIsInFlightAtATime) {
@@ -397,9 +379,7 @@ TEST(RemotePipeline, ACancelledStepStopsOnAllWorkers) {
   step.cancel();
   stalls = false;
   released.count_down();
-  const auto error = error_of([&] { got(std::move(step)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::cancelled);
+  EXPECT_EQ(test::kind_of([&] { got(std::move(step)); }), ErrorKind::cancelled);
   got(two.pipeline.step(two.x, two.y));
 }
 
@@ -524,16 +504,15 @@ TEST(LayerGraph, RefusesLayersThatDoNotFit) {
   LayerGraph model;
   const auto linear = [] { return torch::nn::Linear(2, 2); };
   model.add("a", linear);
-  const auto refused = [](auto&& f) { return test::message_of(f); };
-  EXPECT_EQ(refused([&] { model.add("a", linear); }),
+  EXPECT_EQ(test::message_of([&] { model.add("a", linear); }),
             "pipeline layers: two layers have the name a, expected unique names");
-  EXPECT_EQ(refused([&] { model.add("b.c", linear); }),
+  EXPECT_EQ(test::message_of([&] { model.add("b.c", linear); }),
             "pipeline layers: the name 'b.c': expected a name without dots");
-  EXPECT_EQ(refused([&] { model.add("b", linear, Source{1}); }),
+  EXPECT_EQ(test::message_of([&] { model.add("b", linear, Source{1}); }),
             "pipeline layers: layer b uses output 0 of layer 1: expected an output of one of the 1 layers "
             "before, or an input of the step");
   model.add("b", linear, Source{0, 1});
-  EXPECT_EQ(refused([&] { cut(model, {})[0].forward({at::ones({1, 2})}); }),
+  EXPECT_EQ(test::message_of([&] { cut(model, {})[0].forward({at::ones({1, 2})}); }),
             "pipeline layers: layer a has no output 1, which layer b uses: expected an output of the layer");
 }
 
