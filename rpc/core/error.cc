@@ -10,57 +10,41 @@ std::string describe(const std::string& message, const std::string& worker, cons
   return text + message;
 }
 
+// The names of the kinds; `internal` is the name of all other numbers.
+constexpr std::pair<ErrorKind, std::string_view> kind_names[] = {
+    {ErrorKind::invalid_argument, "invalid_argument"},
+    {ErrorKind::type_mismatch, "type_mismatch"},
+    {ErrorKind::not_found, "not_found"},
+    {ErrorKind::already_exists, "already_exists"},
+    {ErrorKind::permission_denied, "permission_denied"},
+    {ErrorKind::unsupported, "unsupported"},
+    {ErrorKind::failed_precondition, "failed_precondition"},
+    {ErrorKind::argument_modified, "argument_modified"},
+    {ErrorKind::handler_failed, "handler_failed"},
+    {ErrorKind::deadline_exceeded, "deadline_exceeded"},
+    {ErrorKind::cancelled, "cancelled"},
+    {ErrorKind::aborted, "aborted"},
+    {ErrorKind::unavailable, "unavailable"},
+    {ErrorKind::peer_lost, "peer_lost"},
+    {ErrorKind::owner_lost, "owner_lost"},
+    {ErrorKind::lease_lost, "lease_lost"},
+    {ErrorKind::shut_down, "shut_down"},
+    {ErrorKind::resource_exhausted, "resource_exhausted"},
+    {ErrorKind::protocol_error, "protocol_error"},
+};
+
 }  // namespace
 
 std::string_view to_string(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::invalid_argument:
-      return "invalid_argument";
-    case ErrorKind::type_mismatch:
-      return "type_mismatch";
-    case ErrorKind::not_found:
-      return "not_found";
-    case ErrorKind::already_exists:
-      return "already_exists";
-    case ErrorKind::permission_denied:
-      return "permission_denied";
-    case ErrorKind::unsupported:
-      return "unsupported";
-    case ErrorKind::failed_precondition:
-      return "failed_precondition";
-    case ErrorKind::argument_modified:
-      return "argument_modified";
-    case ErrorKind::handler_failed:
-      return "handler_failed";
-    case ErrorKind::deadline_exceeded:
-      return "deadline_exceeded";
-    case ErrorKind::cancelled:
-      return "cancelled";
-    case ErrorKind::aborted:
-      return "aborted";
-    case ErrorKind::unavailable:
-      return "unavailable";
-    case ErrorKind::peer_lost:
-      return "peer_lost";
-    case ErrorKind::owner_lost:
-      return "owner_lost";
-    case ErrorKind::lease_lost:
-      return "lease_lost";
-    case ErrorKind::shut_down:
-      return "shut_down";
-    case ErrorKind::resource_exhausted:
-      return "resource_exhausted";
-    case ErrorKind::protocol_error:
-      return "protocol_error";
-    case ErrorKind::internal:
-      return "internal";
-  }
+  for (const auto& [known, name] : kind_names)
+    if (known == kind) return name;
   return "internal";
 }
 
 ErrorKind error_kind(std::uint16_t number) {
-  const auto kind = static_cast<ErrorKind>(number);
-  return to_string(kind) == to_string(ErrorKind::internal) ? ErrorKind::internal : kind;
+  for (const auto& [known, name] : kind_names)
+    if (static_cast<std::uint16_t>(known) == number) return known;
+  return ErrorKind::internal;
 }
 
 Error::Error(ErrorKind kind, const std::string& message, Execution execution)

@@ -40,69 +40,39 @@ auto element(const List& list, std::size_t i) {
 }
 
 // The elements of a value whose kind has been checked.
-const Lists::Reader& values_of(const ValueReader& value) {
-  return ValueAccess::elements<Lists>(value, [&] {
-    return ValueAccess::message(value).content().sized(ValueAccess::reader(value).getList());
+template <class List, auto get>
+const typename List::Reader& numbers_of(const ValueReader& value) {
+  return ValueAccess::elements<List>(value, [&] { return (ValueAccess::reader(value).*get)(); });
+}
+template <class List, auto get>
+const typename List::Reader& structs_of(const ValueReader& value) {
+  return ValueAccess::elements<List>(value, [&] {
+    return ValueAccess::message(value).content().sized((ValueAccess::reader(value).*get)());
   });
 }
-const Fields::Reader& fields_of(const ValueReader& value) {
-  return ValueAccess::elements<Fields>(value, [&] {
-    return ValueAccess::message(value).content().sized(ValueAccess::reader(value).getRecord());
-  });
+constexpr auto values_of = structs_of<Lists, &schema::Value::Reader::getList>;
+constexpr auto fields_of = structs_of<Fields, &schema::Value::Reader::getRecord>;
+constexpr auto entries_of = structs_of<Entries, &schema::Value::Reader::getMap>;
+constexpr auto ints_of = numbers_of<Ints, &schema::Value::Reader::getInts>;
+constexpr auto reals_of = numbers_of<Reals, &schema::Value::Reader::getReals>;
+constexpr auto floats_of = numbers_of<Floats, &schema::Value::Reader::getFloats>;
+
+template <class List, class Number>
+void set_numbers(List list, std::span<const Number> values) {
+  for (unsigned i = 0; i < list.size(); ++i) list.set(i, values[i]);
 }
-const Entries::Reader& entries_of(const ValueReader& value) {
-  return ValueAccess::elements<Entries>(value, [&] {
-    return ValueAccess::message(value).content().sized(ValueAccess::reader(value).getMap());
-  });
-}
-const Ints::Reader& ints_of(const ValueReader& value) {
-  return ValueAccess::elements<Ints>(value, [&] { return ValueAccess::reader(value).getInts(); });
-}
-const Reals::Reader& reals_of(const ValueReader& value) {
-  return ValueAccess::elements<Reals>(value, [&] { return ValueAccess::reader(value).getReals(); });
-}
-const Floats::Reader& floats_of(const ValueReader& value) {
-  return ValueAccess::elements<Floats>(value, [&] { return ValueAccess::reader(value).getFloats(); });
-}
+
+// In the order of ValueKind.
+constexpr std::string_view value_names[] = {"nil",    "boolean", "int",    "uint",  "real",    "text",
+                                            "bytes",  "list",    "record", "map",   "variant", "attachment",
+                                            "object", "ints",    "reals",  "floats"};
+static_assert(std::size(value_names) == static_cast<std::size_t>(ValueKind::floats) + 1);
 
 }  // namespace
 
 std::string_view to_string(ValueKind kind) {
-  switch (kind) {
-    case ValueKind::nil:
-      return "nil";
-    case ValueKind::boolean:
-      return "boolean";
-    case ValueKind::int_:
-      return "int";
-    case ValueKind::uint:
-      return "uint";
-    case ValueKind::real:
-      return "real";
-    case ValueKind::text:
-      return "text";
-    case ValueKind::bytes:
-      return "bytes";
-    case ValueKind::list:
-      return "list";
-    case ValueKind::record:
-      return "record";
-    case ValueKind::map:
-      return "map";
-    case ValueKind::variant:
-      return "variant";
-    case ValueKind::attachment:
-      return "attachment";
-    case ValueKind::object:
-      return "object";
-    case ValueKind::ints:
-      return "ints";
-    case ValueKind::reals:
-      return "reals";
-    case ValueKind::floats:
-      return "floats";
-  }
-  return "unknown";
+  const auto number = static_cast<std::size_t>(kind);
+  return number < std::size(value_names) ? value_names[number] : "unknown";
 }
 
 void ValueWriter::set_nil() { ValueAccess::builder(*this).setNil(); }
@@ -119,51 +89,48 @@ void ValueWriter::set_bytes(std::span<const std::byte> value) {
   std::copy_n(reinterpret_cast<const kj::byte*>(value.data()), value.size(), data.begin());
 }
 void ValueWriter::set_ints(std::span<const std::int64_t> values) {
-  auto list = ValueAccess::builder(*this).initInts(count(values.size()));
-  for (unsigned i = 0; i < list.size(); ++i) list.set(i, values[i]);
+  set_numbers(ValueAccess::builder(*this).initInts(count(values.size())), values);
 }
 void ValueWriter::set_reals(std::span<const double> values) {
-  auto list = ValueAccess::builder(*this).initReals(count(values.size()));
-  for (unsigned i = 0; i < list.size(); ++i) list.set(i, values[i]);
+  set_numbers(ValueAccess::builder(*this).initReals(count(values.size())), values);
 }
 void ValueWriter::set_floats(std::span<const float> values) {
-  auto list = ValueAccess::builder(*this).initFloats(count(values.size()));
-  for (unsigned i = 0; i < list.size(); ++i) list.set(i, values[i]);
+  set_numbers(ValueAccess::builder(*this).initFloats(count(values.size())), values);
 }
 void ValueWriter::set_attachment(Buffer bytes) {
-  ValueAccess::builder(*this).setAttachment(message_->attach(std::move(bytes)));
+  ValueAccess::builder(*this).setAttachment(message().attach(std::move(bytes)));
 }
 ListWriter ValueWriter::set_list(std::size_t size) {
-  return ValueAccess::many<ListWriter>(ValueAccess::builder(*this).initList(count(size)), *message_);
+  return ValueAccess::writer<ListWriter>(ValueAccess::builder(*this).initList(count(size)), message());
 }
 RecordWriter ValueWriter::set_record(std::size_t fields) {
-  return ValueAccess::many<RecordWriter>(ValueAccess::builder(*this).initRecord(count(fields)), *message_);
+  return ValueAccess::writer<RecordWriter>(ValueAccess::builder(*this).initRecord(count(fields)), message());
 }
 MapWriter ValueWriter::set_map(std::size_t size) {
-  return ValueAccess::many<MapWriter>(ValueAccess::builder(*this).initMap(count(size)), *message_);
+  return ValueAccess::writer<MapWriter>(ValueAccess::builder(*this).initMap(count(size)), message());
 }
 ValueWriter ValueWriter::set_variant(std::size_t index) {
   auto variant = ValueAccess::builder(*this).initVariant();
   variant.setIndex(static_cast<std::uint16_t>(index));
-  return ValueAccess::writer(variant.initValue(), *message_);
+  return ValueAccess::writer(variant.initValue(), message());
 }
 
 ValueWriter ListWriter::operator[](std::size_t i) {
-  return ValueAccess::writer(ValueAccess::many<Lists::Builder>(*this)[static_cast<unsigned>(i)],
-                             ValueAccess::message(*this));
+  return ValueAccess::writer(ValueAccess::builder<Lists::Builder>(*this)[static_cast<unsigned>(i)],
+                             message());
 }
 ValueWriter RecordWriter::field(std::size_t i, std::string_view name) {
-  auto field = ValueAccess::many<Fields::Builder>(*this)[static_cast<unsigned>(i)];
+  auto field = ValueAccess::builder<Fields::Builder>(*this)[static_cast<unsigned>(i)];
   field.setName(kj::StringPtr(std::string(name).c_str(), name.size()));
-  return ValueAccess::writer(field.initValue(), ValueAccess::message(*this));
+  return ValueAccess::writer(field.initValue(), message());
 }
 ValueWriter MapWriter::key(std::size_t i) {
-  return ValueAccess::writer(ValueAccess::many<Entries::Builder>(*this)[static_cast<unsigned>(i)].initKey(),
-                             ValueAccess::message(*this));
+  auto entry = ValueAccess::builder<Entries::Builder>(*this)[static_cast<unsigned>(i)];
+  return ValueAccess::writer(entry.initKey(), message());
 }
 ValueWriter MapWriter::value(std::size_t i) {
-  return ValueAccess::writer(ValueAccess::many<Entries::Builder>(*this)[static_cast<unsigned>(i)].initValue(),
-                             ValueAccess::message(*this));
+  auto entry = ValueAccess::builder<Entries::Builder>(*this)[static_cast<unsigned>(i)];
+  return ValueAccess::writer(entry.initValue(), message());
 }
 
 ValueKind ValueReader::kind() const {

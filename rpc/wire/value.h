@@ -45,14 +45,29 @@ enum class ValueKind : std::uint8_t {
 WEFT_EXPORT std::string_view to_string(ValueKind kind);
 
 namespace detail {
-inline constexpr std::size_t builder_size = 48, reader_size = 56;  // room for a Cap'n Proto struct handle
-struct ValueAccess;                                                // access for the source file
-}  // namespace detail
 
-class WEFT_EXPORT ValueWriter {
+struct ValueAccess;  // access for the source file
+
+inline constexpr std::size_t builder_size = 48, reader_size = 56;  // room for a Cap'n Proto struct handle
+
+// The state of all writers: Cap'n Proto's builder of the part that they write.
+class WEFT_EXPORT Writer {
  public:
   OutgoingMessage& message() const { return *message_; }  // the message of the value
 
+ protected:
+  Writer() = default;
+
+ private:
+  friend struct ValueAccess;
+  alignas(8) std::byte builder_[builder_size];
+  OutgoingMessage* message_ = nullptr;
+};
+
+}  // namespace detail
+
+class WEFT_EXPORT ValueWriter : public detail::Writer {
+ public:
   // Sets the value; call once. Texts and bytes are copied into the header.
   void set_nil();
   void set_bool(bool value);
@@ -75,46 +90,26 @@ class WEFT_EXPORT ValueWriter {
  private:
   friend struct detail::ValueAccess;
   ValueWriter() = default;
-  alignas(8) std::byte builder_[detail::builder_size];
-  OutgoingMessage* message_ = nullptr;
 };
-
-namespace detail {
-class WEFT_EXPORT ManyWriter {
- protected:
-  friend struct ValueAccess;
-  alignas(8) std::byte builder_[builder_size];
-  OutgoingMessage* message_ = nullptr;
-};
-}  // namespace detail
 
 // The items of a list.
-class WEFT_EXPORT ListWriter : detail::ManyWriter {
+class WEFT_EXPORT ListWriter : public detail::Writer {
  public:
   ValueWriter operator[](std::size_t i);
-
- private:
-  friend struct detail::ValueAccess;
 };
 
 // The fields of a record, in any order.
-class WEFT_EXPORT RecordWriter : detail::ManyWriter {
+class WEFT_EXPORT RecordWriter : public detail::Writer {
  public:
   ValueWriter field(std::size_t i, std::string_view name);  // also sets the field's name
-
- private:
-  friend struct detail::ValueAccess;
 };
 
 // The entries of a map, by position.
-class WEFT_EXPORT MapWriter : detail::ManyWriter {
+class WEFT_EXPORT MapWriter : public detail::Writer {
  public:
   // The key and the value of entry i.
   ValueWriter key(std::size_t i);
   ValueWriter value(std::size_t i);
-
- private:
-  friend struct detail::ValueAccess;
 };
 
 class WEFT_EXPORT ValueReader {

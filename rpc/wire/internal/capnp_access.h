@@ -80,30 +80,16 @@ struct ValueAccess {
     return *std::launder(reinterpret_cast<const T*>(&storage));
   }
 
-  static ValueWriter writer(schema::Value::Builder builder, OutgoingMessage& message) {
-    ValueWriter writer;
-    ::new (static_cast<void*>(writer.builder_)) schema::Value::Builder(builder);
-    writer.message_ = &message;
-    return writer;
-  }
-  static schema::Value::Builder& builder(ValueWriter& writer) {
-    return in<schema::Value::Builder>(writer.builder_);
-  }
-
-  template <class Writer, class Builder>
-  static Writer many(Builder builder, OutgoingMessage& message) {
-    Writer writer;
+  template <class Handle = ValueWriter, class Builder>
+  static Handle writer(Builder builder, OutgoingMessage& message) {
+    Handle writer;
     ::new (static_cast<void*>(writer.builder_)) Builder(builder);
     writer.message_ = &message;
     return writer;
   }
-  template <class Builder, class Writer>
-  static Builder& many(Writer& writer) {
+  template <class Builder = schema::Value::Builder>
+  static Builder& builder(Writer& writer) {
     return in<Builder>(writer.builder_);
-  }
-  template <class Writer>
-  static OutgoingMessage& message(Writer& writer) {
-    return *writer.message_;
   }
 
   static ValueReader reader(schema::Value::Reader reader, IncomingMessage& message) {
