@@ -113,6 +113,8 @@ class Collector {
   std::size_t silent_ WEFT_GUARDED_BY(mutex_) = 0;  // loops that have not answered yet
 };
 
+// Collects the calls of every loop. `done` is called on one of the loops when all loops have answered. If a
+// loop hangs, `done` is never called. asking: a call to omit; null: none.
 std::shared_ptr<Collector> begin(const std::shared_ptr<AgentCore>& core,
                                  UniqueFunction<void(CallsInFlight)> done, const IncomingCall* asking) {
   auto collector = std::make_shared<Collector>(core, std::move(done), asking);
@@ -131,35 +133,21 @@ std::string time_text(double seconds) {
 
 }  // namespace
 
-void collect_calls_in_flight(const std::shared_ptr<AgentCore>& core, UniqueFunction<void(CallsInFlight)> done,
-                             const IncomingCall* asking) {
-  begin(core, std::move(done), asking);
-}
-
 CallsInFlight calls_in_flight(const std::shared_ptr<AgentCore>& core, std::chrono::nanoseconds timeout) {
-  struct Told {
-    Mutex mutex;
-    Condition changed;
-    std::optional<CallsInFlight> calls WEFT_GUARDED_BY(mutex);
-  };
-  auto told = std::make_shared<Told>();
+  Promise<CallsInFlight> promise;
+  auto future = promise.future();
   const auto collector = begin(
       core,
-      [told](CallsInFlight calls) {
-        MutexLock lock(told->mutex);
-        told->calls = std::move(calls);
-        told->changed.notify_all();
-      },
+      [promise = std::move(promise)](CallsInFlight calls) mutable { promise.complete(std::move(calls)); },
       nullptr);
-  MutexLock lock(told->mutex);
-  if (told->changed.wait_until(lock, later(Clock::now(), timeout),
-                               [&]() WEFT_REQUIRES(told->mutex) { return told->calls.has_value(); }))
-    return std::move(*told->calls);
-  lock.unlock();
+  try {
+    return future.get(timeout);
+  } catch (const Error&) {  // the timeout has passed
+  }
   CallsInFlight some = collector->give_up();
-  lock.lock();
-  // The last loop may have answered after the wait.
-  return told->calls ? std::move(*told->calls) : std::move(some);
+  // Without a promise, the future fails. But the last loop may have answered after the timeout.
+  Result<CallsInFlight> late = capture([&] { return future.get(); });
+  return late.ok() ? std::move(late).get() : std::move(some);
 }
 
 MethodEntry pending_entry() {
@@ -167,7 +155,7 @@ MethodEntry pending_entry() {
   entry.run = [](std::shared_ptr<IncomingCall> call) {
     const auto core = AgentCore::of(*call);
     const IncomingCall* asking = call.get();
-    collect_calls_in_flight(
+    begin(
         core,
         [call = std::move(call)](CallsInFlight calls) {
           detail::answer<CallsInFlight>(*call, std::move(calls));

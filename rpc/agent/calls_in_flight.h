@@ -63,12 +63,8 @@ struct CallsInFlight {
 };
 WEFT_CODEC(CallsInFlight, name, incarnation, handler_threads, silent_loops, made, served)
 
-// Collects the calls of every loop of this agent. `done` is called on one of the loops when all loops have
-// answered. If a loop hangs, `done` is never called. asking: a call to omit; null: none.
-WEFT_EXPORT void collect_calls_in_flight(const std::shared_ptr<AgentCore>& core,
-                                         UniqueFunction<void(CallsInFlight)> done,
-                                         const IncomingCall* asking = nullptr);
-// Blocks until all loops have answered, at most for `timeout`. Do not call it on a thread of the agent.
+// Collects the calls of every loop of this agent. Blocks until all loops have answered, at most for
+// `timeout`. Do not call it on a thread of the agent.
 WEFT_EXPORT CallsInFlight calls_in_flight(const std::shared_ptr<AgentCore>& core,
                                           std::chrono::nanoseconds timeout);
 

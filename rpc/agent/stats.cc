@@ -11,24 +11,10 @@ namespace {
 
 AgentStats stats_of(AgentCore& core) {
   const AgentCounts counts = core.counts();
-  AgentStats stats;
+  AgentStats stats{counts};
   stats.name = core.id().name;
   stats.incarnation = core.id().incarnation;
   stats.uptime = core.uptime().count();
-  stats.connections = counts.connections;
-  stats.connections_made = counts.connections_made;
-  stats.connections_refused = counts.connections_refused;
-  stats.calls_made = counts.calls_made;
-  stats.calls_served = counts.calls_served;
-  stats.calls_denied = counts.calls_denied;
-  stats.calls_shed = counts.calls_shed;
-  stats.calls_retried = counts.calls_retried;
-  stats.peers_silent = counts.peers_silent;
-  stats.exceptions_dropped = counts.exceptions_dropped;
-  stats.serving = counts.serving;
-  stats.waiting = counts.waiting;
-  stats.bytes_sent = counts.bytes_sent;
-  stats.bytes_received = counts.bytes_received;
   stats.pool_hits = counts.memory.hits;
   stats.pool_misses = counts.memory.misses;
   stats.pool_bytes = counts.memory.kept_bytes;

@@ -21,21 +21,11 @@ struct MethodStats {
 };
 WEFT_CODEC(MethodStats, name, accepted, answered, failed)
 
-struct AgentStats {
+// Of the calls in flight, `serving` includes the call of `weft.stats`.
+struct AgentStats : ReportedCounts {
   std::string name;
   std::uint64_t incarnation = 0;
-  double uptime = 0;              // seconds since the agent was created
-  std::uint64_t connections = 0;  // now
-  std::uint64_t connections_made = 0, connections_refused = 0;
-  // calls_served: requests that arrived, including refused ones.
-  std::uint64_t calls_made = 0, calls_served = 0;
-  std::uint64_t calls_denied = 0, calls_shed = 0;  // refused by permissions, and by limits
-  // calls_retried: attempts after the first. peers_silent: connections closed because no heartbeat arrived.
-  std::uint64_t calls_retried = 0, peers_silent = 0;
-  // Exceptions of continuations, and of jobs of loops and handler threads.
-  std::uint64_t exceptions_dropped = 0;
-  std::uint64_t serving = 0, waiting = 0;  // calls in flight: of peers (including this one), and of the agent
-  std::uint64_t bytes_sent = 0, bytes_received = 0;  // requests and replies
+  double uptime = 0;  // seconds since the agent was created
   // The pool of memory for arriving attachments (MemoryPool). pool_bytes: bytes that the pool keeps now.
   std::uint64_t pool_hits = 0, pool_misses = 0, pool_bytes = 0;
   std::vector<MethodStats> methods;  // the served methods, by name

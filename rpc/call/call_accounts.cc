@@ -105,8 +105,6 @@ Future<void> CallAccounts::drain(const std::shared_ptr<Loop>& loop, std::chrono:
   return future;
 }
 
-void CallAccounts::fail_drain(const Error& reason) { end_drain(reason); }
-
 void CallAccounts::end_drain(Result<void> result) {
   std::shared_ptr<Draining> drain;
   {

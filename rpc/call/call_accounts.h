@@ -18,15 +18,13 @@ namespace weft::rpc {
 
 class Admission;
 
-// The counters of an agent since it was created, for metrics and tests. A value.
-struct AgentCounts {
+// The counters of an agent since it was created that it also reports to peers (AgentStats). A value.
+struct ReportedCounts {
+  std::uint64_t connections = 0;       // now
   std::uint64_t connections_made = 0;  // with a completed handshake, from either side
   // Connections with wrong, expired or missing credentials, with a handshake that timed out, or beyond the
   // maximum of pending handshakes.
   std::uint64_t connections_refused = 0;
-  std::uint64_t connections = 0;         // now
-  std::uint64_t handshakes = 0;          // now: accepted connections whose handshake is not complete
-  std::uint64_t lanes_made = 0;          // in addition to connections (AgentOptions::lanes)
   std::uint64_t calls_made = 0;          // by this agent
   std::uint64_t calls_served = 0;        // requests that arrived, including refused ones
   std::uint64_t calls_denied = 0;        // by permissions
@@ -35,12 +33,18 @@ struct AgentCounts {
   std::uint64_t peers_silent = 0;        // connections closed because no heartbeat arrived
   std::uint64_t exceptions_dropped = 0;  // thrown by continuations, and by jobs of loops and handler threads
   std::uint64_t serving = 0, waiting = 0;  // calls in flight now: of peers, and of this agent
+  // Bytes of requests and replies, with their headers and attachments.
+  std::uint64_t bytes_sent = 0, bytes_received = 0;
+};
+
+// All counters of an agent, for metrics and tests. A value.
+struct AgentCounts : ReportedCounts {
+  std::uint64_t handshakes = 0;  // now: accepted connections whose handshake is not complete
+  std::uint64_t lanes_made = 0;  // in addition to connections (AgentOptions::lanes)
   // Now: the bytes of requests that are being read, and of requests of peers' calls.
   std::uint64_t serving_bytes = 0;
   std::uint64_t waiting_bytes = 0;  // now: calls of this agent (Limits::outgoing_bytes, outgoing_values)
-  // Bytes of requests and replies, with their headers and attachments.
-  std::uint64_t bytes_sent = 0, bytes_received = 0;
-  MemoryPool::Counts memory;  // the memory for arriving attachments
+  MemoryPool::Counts memory;        // the memory for arriving attachments
 };
 
 // The counters of AgentCounts that never decrease. Thread-safe.
@@ -109,7 +113,7 @@ class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallA
   // it has not completed.
   bool draining() const { return draining_; }
   void set_draining() { draining_ = true; }
-  void fail_drain(const Error& reason);
+  void fail_drain(const Error& reason) { end_drain(reason); }
 
  private:
   struct Draining {

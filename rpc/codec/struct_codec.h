@@ -27,6 +27,7 @@ FieldOf(const char*, Member Struct::*) -> FieldOf<Struct, Member>;
 
 namespace weft::rpc {
 
+// The fields may be members of a base class (Owner) of the struct.
 template <class T>
   requires detail::HasFields<T>
 struct Codec<T> {
@@ -34,7 +35,7 @@ struct Codec<T> {
     if (!text.open(weft_name(static_cast<T*>(nullptr)))) return;
     text << "{";
     std::string_view separator;
-    each([&]<class Member>(std::size_t, std::string_view name, Member T::*) {
+    each([&]<class Owner, class Member>(std::size_t, std::string_view name, Member Owner::*) {
       text << separator << name << ":";
       separator = ",";
       Codec<Member>::describe(text);
@@ -44,13 +45,13 @@ struct Codec<T> {
   }
   static void encode(ValueWriter writer, const T& value) {
     RecordWriter record = writer.set_record(size);
-    each([&]<class Member>(std::size_t i, std::string_view name, Member T::* member) {
+    each([&]<class Owner, class Member>(std::size_t i, std::string_view name, Member Owner::* member) {
       Codec<Member>::encode(record.field(i, name), value.*member);
     });
   }
   static T decode(ValueReader reader) {
     T value{};
-    each([&]<class Member>(std::size_t i, std::string_view name, Member T::* member) {
+    each([&]<class Owner, class Member>(std::size_t i, std::string_view name, Member Owner::* member) {
       ValueReader field;
       if (!reader.find_field(name, i, field)) return;
       try {
