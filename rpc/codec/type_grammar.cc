@@ -3,32 +3,28 @@
 #include <weft/rpc/core/error.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <utility>
 
 namespace weft::rpc {
 namespace {
 
-struct Number {
+// The types that are a single word.
+struct Word {
   std::string_view name;
   TypeKind kind;
-  std::uint8_t bits;
-  bool is_signed;
+  std::uint8_t bits = 0;
+  bool is_signed = false;
 };
-constexpr std::array numbers{
-    Number{"i8", TypeKind::integer, 8, true},    Number{"i16", TypeKind::integer, 16, true},
-    Number{"i32", TypeKind::integer, 32, true},  Number{"i64", TypeKind::integer, 64, true},
-    Number{"u8", TypeKind::integer, 8, false},   Number{"u16", TypeKind::integer, 16, false},
-    Number{"u32", TypeKind::integer, 32, false}, Number{"u64", TypeKind::integer, 64, false},
-    Number{"f32", TypeKind::real, 32, true},     Number{"f64", TypeKind::real, 64, true},
-};
-constexpr std::array words{
-    std::pair{std::string_view("bool"), TypeKind::boolean},
-    std::pair{std::string_view("str"), TypeKind::text},
-    std::pair{std::string_view("bytes"), TypeKind::bytes},
-    std::pair{std::string_view("void"), TypeKind::nothing},
-    std::pair{std::string_view("tensor"), TypeKind::tensor},
+constexpr Word words[] = {
+    {"bool", TypeKind::boolean},          {"str", TypeKind::text},
+    {"bytes", TypeKind::bytes},           {"void", TypeKind::nothing},
+    {"tensor", TypeKind::tensor},         {"i8", TypeKind::integer, 8, true},
+    {"i16", TypeKind::integer, 16, true}, {"i32", TypeKind::integer, 32, true},
+    {"i64", TypeKind::integer, 64, true}, {"u8", TypeKind::integer, 8},
+    {"u16", TypeKind::integer, 16},       {"u32", TypeKind::integer, 32},
+    {"u64", TypeKind::integer, 64},       {"f32", TypeKind::real, 32, true},
+    {"f64", TypeKind::real, 64, true},
 };
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -103,15 +99,13 @@ class Parser {
       const std::string_view whole = text_.substr(start, at_ - start);
       return peek('{') ? record(std::string(whole)) : by_name(whole);
     }
-    for (const Number& number : numbers)
-      if (number.name == name) {
-        Type* type = make(number.kind, {});
-        type->bits = number.bits;
-        type->is_signed = number.is_signed;
+    for (const Word& word : words)
+      if (word.name == name) {
+        Type* type = make(word.kind, {});
+        type->bits = word.bits;
+        type->is_signed = word.is_signed;
         return type;
       }
-    for (const auto& [word, kind] : words)
-      if (word == name) return make(kind, {});
     return by_name(name);
   }
 
@@ -250,69 +244,82 @@ class Parser {
   std::vector<Type*> open_;  // records that enclose the current position, the innermost last
 };
 
-void append(std::string& out, const Type& type);
+// How a type is written.
+struct Form {
+  std::string_view comma, colon, bar;
+  bool fields;  // false: a record is written as its name only
+};
+constexpr Form canonical{",", ":", "|", true}, for_users{", ", ": ", " | ", false};
 
-void append_all(std::string& out, const std::vector<const Type*>& types, std::string_view open,
-                char separator, char close) {
-  out += open;
-  for (std::size_t i = 0; i < types.size(); ++i) {
-    if (i != 0) out += separator;
-    append(out, *types[i]);
+class Printer {
+ public:
+  explicit Printer(const Form& form) : form_(form) {}
+
+  void append(const Type& type) {
+    switch (type.kind) {
+      case TypeKind::boolean:
+      case TypeKind::text:
+      case TypeKind::bytes:
+      case TypeKind::nothing:
+      case TypeKind::tensor:
+      case TypeKind::integer:
+      case TypeKind::real:
+        for (const Word& word : words)
+          if (word.kind == type.kind && word.bits == type.bits && word.is_signed == type.is_signed)
+            out += word.name;
+        return;
+      case TypeKind::list:
+        return append_parts(type, "[", "", "]");
+      case TypeKind::map:
+        return append_parts(type, "{", form_.colon, "}");
+      case TypeKind::optional:
+        return append_parts(type, "", "", "?");
+      case TypeKind::tuple:
+        return append_parts(type, "(", form_.comma, ")");
+      case TypeKind::variant:
+        return append_parts(type, "<", form_.bar, ">");
+      case TypeKind::enumeration:
+        return append_parts(type, "enum(", "", ")");
+      case TypeKind::reference:
+        return append_parts(type, "rref<", "", ">");
+      case TypeKind::capnp:
+        out += "capnp(" + std::to_string(type.id) + ')';
+        return;
+      case TypeKind::recursion:
+      case TypeKind::word:
+        out += type.name;
+        return;
+      case TypeKind::record:
+        out += type.name;
+        if (form_.fields) append_parts(type, "{", form_.comma, "}");
+        return;
+    }
   }
-  out += close;
-}
 
-void append(std::string& out, const Type& type) {
-  switch (type.kind) {
-    case TypeKind::boolean:
-    case TypeKind::text:
-    case TypeKind::bytes:
-    case TypeKind::nothing:
-    case TypeKind::tensor:
-      for (const auto& [word, kind] : words)
-        if (kind == type.kind) out += word;
-      return;
-    case TypeKind::integer:
-      out += (type.is_signed ? 'i' : 'u') + std::to_string(type.bits);
-      return;
-    case TypeKind::real:
-      out += 'f' + std::to_string(type.bits);
-      return;
-    case TypeKind::list:
-      return append_all(out, type.parts, "[", ',', ']');
-    case TypeKind::map:
-      return append_all(out, type.parts, "{", ':', '}');
-    case TypeKind::optional:
-      append(out, *type.parts[0]);
-      out += '?';
-      return;
-    case TypeKind::tuple:
-      return append_all(out, type.parts, "(", ',', ')');
-    case TypeKind::variant:
-      return append_all(out, type.parts, "<", '|', '>');
-    case TypeKind::enumeration:
-      return append_all(out, type.parts, "enum(", ',', ')');
-    case TypeKind::reference:
-      return append_all(out, type.parts, "rref<", ',', '>');
-    case TypeKind::capnp:
-      out += "capnp(" + std::to_string(type.id) + ')';
-      return;
-    case TypeKind::recursion:
-    case TypeKind::word:
-      out += type.name;
-      return;
-    case TypeKind::record:
-      out += type.name;
-      out += '{';
-      for (std::size_t i = 0; i < type.parts.size(); ++i) {
-        if (i != 0) out += ',';
+  std::string out;
+
+ private:
+  void append_parts(const Type& type, std::string_view open, std::string_view separator,
+                    std::string_view close) {
+    out += open;
+    for (std::size_t i = 0; i < type.parts.size(); ++i) {
+      if (i != 0) out += separator;
+      if (type.kind == TypeKind::record) {
         out += type.fields[i];
-        out += ':';
-        append(out, *type.parts[i]);
+        out += form_.colon;
       }
-      out += '}';
-      return;
+      append(*type.parts[i]);
+    }
+    out += close;
   }
+
+  const Form& form_;
+};
+
+std::string text_in(const Form& form, const Type& type) {
+  Printer printer(form);
+  printer.append(type);
+  return std::move(printer.out);
 }
 
 }  // namespace
@@ -325,10 +332,7 @@ ParsedType ParsedType::parse(std::string_view text) {
   return parsed;
 }
 
-std::string text_of(const Type& type) {
-  std::string out;
-  append(out, type);
-  return out;
-}
+std::string text_of(const Type& type) { return text_in(canonical, type); }
+std::string readable(const Type& type) { return text_in(for_users, type); }
 
 }  // namespace weft::rpc

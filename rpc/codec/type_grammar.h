@@ -77,5 +77,7 @@ class WEFT_EXPORT ParsedType {
 
 // Returns the canonical text.
 WEFT_EXPORT std::string text_of(const Type& type);
+// Returns a text for users: the canonical text with blanks, and with structs by name only.
+WEFT_EXPORT std::string readable(const Type& type);
 
 }  // namespace weft::rpc

@@ -24,43 +24,6 @@ std::optional<rpc::ParsedType> parsed(const std::string& text) {
   }
 }
 
-void append(std::string& out, const Type& type);
-
-void append_all(std::string& out, const std::vector<const Type*>& types, std::string_view open,
-                std::string_view separator, std::string_view close) {
-  out += open;
-  for (std::size_t i = 0; i < types.size(); ++i) {
-    if (i != 0) out += separator;
-    append(out, *types[i]);
-  }
-  out += close;
-}
-
-// Appends the canonical text of a type, with blanks, and without the fields of structs.
-void append(std::string& out, const Type& type) {
-  switch (type.kind) {
-    case TypeKind::list:
-      return append_all(out, type.parts, "[", "", "]");
-    case TypeKind::map:
-      return append_all(out, type.parts, "{", ": ", "}");
-    case TypeKind::tuple:
-      return append_all(out, type.parts, "(", ", ", ")");
-    case TypeKind::variant:
-      return append_all(out, type.parts, "<", " | ", ">");
-    case TypeKind::reference:
-      return append_all(out, type.parts, "rref<", "", ">");
-    case TypeKind::optional:
-      append(out, *type.parts[0]);
-      out += '?';
-      return;
-    case TypeKind::record:
-      out += type.name;
-      return;
-    default:
-      out += rpc::text_of(type);
-  }
-}
-
 void collect(const Type& type, std::set<std::string>& known, std::vector<std::string>& texts) {
   if (type.kind == TypeKind::recursion) return;
   if (type.kind == TypeKind::record) {
@@ -149,12 +112,6 @@ std::vector<std::string> struct_texts(const std::vector<Method>& methods) {
     if (method.result) collect(**method.result, known, texts);
   }
   return texts;
-}
-
-std::string readable(const Type& type) {
-  std::string out;
-  append(out, type);
-  return out;
 }
 
 }  // namespace weft::tool

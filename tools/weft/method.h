@@ -33,6 +33,4 @@ bool matches(const std::string& name, const std::string& pattern);
 // "Quote {symbol: str, price: f64}" for every struct in these types, each once.
 std::vector<std::string> struct_texts(const std::vector<Method>& methods);
 
-std::string readable(const rpc::Type& type);
-
 }  // namespace weft::tool
