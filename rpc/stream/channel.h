@@ -21,16 +21,17 @@ class Channel final : public StreamSource<T> {
     std::optional<Promise<Item>> reading;
     {
       MutexLock lock(mutex_);
-      if (reader_gone_) return refused(ErrorKind::cancelled, "the reader has closed this stream");
-      if (ended_) return refused(ErrorKind::failed_precondition, "the stream was closed by its writer");
+      if (reader_gone_) return failed_stream<void>(ErrorKind::cancelled, "the reader has closed this stream");
+      if (ended_)
+        return failed_stream<void>(ErrorKind::failed_precondition, "the stream was closed by its writer");
       if (!reading_) {
         if (items_.size() < capacity_) {
           items_.push_back(std::move(item));
           return Future<void>::made(Result<void>{});
         }
         if (writing_)
-          return refused(ErrorKind::resource_exhausted,
-                         "the stream is full: wait for the write() before this one");
+          return failed_stream<void>(ErrorKind::resource_exhausted,
+                                     "the stream is full: wait for the write() before this one");
         items_.push_back(std::move(item));
         writing_.emplace();
         return writing_->future();
@@ -52,7 +53,7 @@ class Channel final : public StreamSource<T> {
       if (!reading_) return;
       reading.swap(reading_);
     }
-    reading->complete(error != nullptr ? Result<Item>(error) : Result<Item>(Item()));
+    reading->complete(stream_end<Item>(error));
   }
 
   bool wanted() const {
@@ -65,12 +66,10 @@ class Channel final : public StreamSource<T> {
     std::optional<Promise<void>> written;
     {
       MutexLock lock(mutex_);
-      if (reader_gone_) return failed(stream_error(ErrorKind::cancelled, "the stream was closed"));
-      if (reading_)
-        return failed(stream_error(ErrorKind::failed_precondition, "a next() is in flight: await it first"));
+      if (reader_gone_) return Future<Item>::made(stream_end<Item>(stream_closed()));
+      if (reading_) return refused_next<Item>();
       if (items_.empty()) {
-        if (error_ != nullptr) return failed(error_);
-        if (ended_) return Future<Item>::made(Item());
+        if (ended_) return Future<Item>::made(stream_end<Item>(error_));
         reading_.emplace();
         return reading_->future();
       }
@@ -94,17 +93,10 @@ class Channel final : public StreamSource<T> {
       writing.swap(writing_);
     }
     if (writing) writing->fail(Error(ErrorKind::cancelled, "the reader has closed this stream"));
-    if (reading) reading->fail(Error(ErrorKind::cancelled, "the stream was closed"));
+    if (reading) reading->fail(stream_closed());
   }
 
  private:
-  static Future<void> refused(ErrorKind kind, const std::string& message) {
-    return Future<void>::made(stream_error(kind, message));
-  }
-  static Future<Item> failed(std::exception_ptr error) {
-    return Future<Item>::made(Result<Item>(std::move(error)));
-  }
-
   const std::size_t capacity_;
   mutable Mutex mutex_;
   std::deque<T> items_ WEFT_GUARDED_BY(mutex_);  // at most the capacity; one more while a write() waits

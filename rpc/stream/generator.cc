@@ -13,51 +13,38 @@ constexpr int max_in_a_turn = 64;  // items that a generator yields before other
 
 }  // namespace
 
-// The job that resumes the coroutine. If the executor drops it, the stream ends.
-class GeneratorCore::Resumption {
+// The job that resumes the coroutine after the suspension with this number, or destroys it if the number is
+// 0. If the executor drops the job, the stream ends.
+class GeneratorCore::Job {
  public:
-  Resumption(std::shared_ptr<GeneratorCore> core, std::uint64_t number)
-      : core_(std::move(core)), number_(number) {}
-  Resumption(Resumption&&) noexcept = default;
-  Resumption& operator=(Resumption&&) = delete;
-  ~Resumption() {
-    if (core_ != nullptr) core_->drop(number_);
+  Job(std::shared_ptr<GeneratorCore> core, std::uint64_t number) : core_(std::move(core)), number_(number) {}
+  Job(Job&&) noexcept = default;
+  Job& operator=(Job&&) = delete;
+  ~Job() {
+    if (core_ != nullptr) number_ != 0 ? core_->drop(number_) : core_->destroy(false);
   }
-  void operator()() { std::exchange(core_, nullptr)->run(number_); }
+  void operator()() {
+    const auto core = std::exchange(core_, nullptr);
+    number_ != 0 ? core->run(number_) : core->destroy(true);
+  }
 
  private:
   std::shared_ptr<GeneratorCore> core_;
   std::uint64_t number_;
 };
 
-class GeneratorCore::Destruction {
- public:
-  explicit Destruction(std::shared_ptr<GeneratorCore> core) : core_(std::move(core)) {}
-  Destruction(Destruction&&) noexcept = default;
-  Destruction& operator=(Destruction&&) = delete;
-  ~Destruction() {
-    if (core_ != nullptr) core_->destroy(false);
-  }
-  void operator()() { std::exchange(core_, nullptr)->destroy(true); }
-
- private:
-  std::shared_ptr<GeneratorCore> core_;
-};
-
 GeneratorCore::~GeneratorCore() {
   if (coroutine_) coroutine_.destroy();
 }
 
-bool GeneratorCore::bind_home(const StreamHome& home) {
+void GeneratorCore::bind_home(const StreamHome& home) {
   MutexLock lock(mutex_);
-  if (home_.executor != nullptr) return false;
-  home_ = home;
-  return true;
+  if (home_.executor == nullptr) home_ = home;
 }
 
 std::exception_ptr GeneratorCore::why_over() const {
   if (error_ != nullptr || !closed_) return error_;
-  return stream_error(ErrorKind::cancelled, "the stream was closed");
+  return stream_closed();
 }
 
 void GeneratorCore::ask() {
@@ -72,7 +59,7 @@ void GeneratorCore::ask() {
     if (delivering_) return;  // run() continues
     executor = home_.executor;
   }
-  executor->post(Resumption(shared_from_this(), number));
+  executor->post(Job(shared_from_this(), number));
 }
 
 void GeneratorCore::run(std::uint64_t number) {
@@ -112,7 +99,7 @@ void GeneratorCore::run(std::uint64_t number) {
       number = number_;
       if (count == max_in_a_turn) executor = home_.executor;
     }
-    if (executor != nullptr) return executor->post(Resumption(shared_from_this(), number));
+    if (executor != nullptr) return executor->post(Job(shared_from_this(), number));
   }
 }
 
@@ -149,7 +136,7 @@ void GeneratorCore::wake(std::uint64_t number) {
     state_ = State::queued;
     executor = home_.executor;
   }
-  executor->post(Resumption(shared_from_this(), number));
+  executor->post(Job(shared_from_this(), number));
 }
 
 void GeneratorCore::close_coroutine() {
@@ -168,8 +155,8 @@ void GeneratorCore::close_coroutine() {
   // Cancels what the coroutine awaits within its call, unless other generators of the call exist.
   if (home.call != nullptr && home.among.use_count() <= 2) home.call->cancel();
   if (destroy_here) destroy(false);
-  if (destroy_there) home.executor->post(Destruction(shared_from_this()));
-  complete_end(stream_error(ErrorKind::cancelled, "the stream was closed"));
+  if (destroy_there) home.executor->post(Job(shared_from_this(), 0));
+  complete_end(stream_closed());
 }
 
 void GeneratorCore::drop(std::uint64_t number) {

@@ -44,7 +44,7 @@ class WEFT_EXPORT GeneratorCore : public std::enable_shared_from_this<GeneratorC
  protected:
   explicit GeneratorCore(std::coroutine_handle<> coroutine) : coroutine_(coroutine) {}
 
-  bool bind_home(const StreamHome& home);
+  void bind_home(const StreamHome& home);
   void ask() WEFT_EXCLUDES(mutex_);  // requests one more item
   void close_coroutine();
   // Whether next() returns the end or an error at once.
@@ -58,8 +58,7 @@ class WEFT_EXPORT GeneratorCore : public std::enable_shared_from_this<GeneratorC
 
  private:
   enum class Step : std::uint8_t { waits, yielded, ended, dead };
-  class Resumption;
-  class Destruction;
+  class Job;
 
   void suspend(Step step);
   void run(std::uint64_t number);
@@ -135,7 +134,10 @@ struct GeneratorTaskAwaiter {
 template <class T>
 class GeneratorPromise {
  public:
-  Stream<T> get_return_object();
+  Stream<T> get_return_object() {
+    return Stream<T>(
+        std::make_shared<GeneratorSource<T>>(std::coroutine_handle<GeneratorPromise>::from_promise(*this)));
+  }
   std::suspend_always initial_suspend() noexcept { return {}; }
 
   struct Yield {
@@ -144,7 +146,10 @@ class GeneratorPromise {
     void await_suspend(std::coroutine_handle<>) const noexcept { core->yielded(); }
     void await_resume() const noexcept {}
   };
-  Yield yield_value(T item);
+  Yield yield_value(T item) {
+    source_->item_.emplace(std::move(item));
+    return {source_};
+  }
 
   struct Final {
     GeneratorCore* core;
@@ -153,14 +158,18 @@ class GeneratorPromise {
     void await_suspend(std::coroutine_handle<>) const noexcept { core->ended(error); }
     void await_resume() const noexcept {}
   };
-  Final final_suspend() noexcept;
+  Final final_suspend() noexcept { return {source_, error_}; }
   void return_void() {}
   void unhandled_exception() { error_ = std::current_exception(); }
 
   template <class U>
-  GeneratorFutureAwaiter<U> await_transform(Future<U> future);
+  GeneratorFutureAwaiter<U> await_transform(Future<U> future) {
+    return {source_, std::move(future)};
+  }
   template <class U>
-  GeneratorTaskAwaiter<U> await_transform(Task<U> task);
+  GeneratorTaskAwaiter<U> await_transform(Task<U> task) {
+    return {source_, std::move(task)};
+  }
 
  private:
   friend class GeneratorSource<T>;
@@ -180,14 +189,12 @@ class GeneratorSource final : public StreamSource<T>, public GeneratorCore {
     Future<Item> future;
     {
       MutexLock lock(mutex_);
-      if (over()) {
-        auto error = why_over();
-        return Future<Item>::made(error != nullptr ? Result<Item>(error) : Result<Item>(Item()));
-      }
-      if (asked_) return failed(ErrorKind::failed_precondition, "a next() is in flight: await it first");
+      if (over()) return Future<Item>::made(stream_end<Item>(why_over()));
+      if (asked_) return refused_next<Item>();
       if (home().executor == nullptr)
-        return failed(ErrorKind::failed_precondition,
-                      "a generator that is read on its own agent needs an executor: call Stream::on()");
+        return failed_stream<Item>(
+            ErrorKind::failed_precondition,
+            "a generator that is read on its own agent needs an executor: call Stream::on()");
       asked_.emplace();
       future = asked_->future();
     }
@@ -199,9 +206,6 @@ class GeneratorSource final : public StreamSource<T>, public GeneratorCore {
 
  private:
   friend class GeneratorPromise<T>;
-  static Future<Item> failed(ErrorKind kind, const std::string& message) {
-    return Future<Item>::made(Result<Item>(stream_error(kind, message)));
-  }
   std::optional<Promise<Item>> take() {
     MutexLock lock(mutex_);
     return std::exchange(asked_, std::nullopt);
@@ -212,33 +216,12 @@ class GeneratorSource final : public StreamSource<T>, public GeneratorCore {
     if (auto asked = take()) asked->complete(std::move(item));
   }
   void complete_end(std::exception_ptr error) override {
-    if (auto asked = take())
-      asked->complete(error != nullptr ? Result<Item>(std::move(error)) : Result<Item>(Item()));
+    if (auto asked = take()) asked->complete(stream_end<Item>(error));
   }
 
   std::optional<Promise<Item>> asked_ WEFT_GUARDED_BY(mutex_);
   Item item_;  // used on the executor
 };
-
-template <class T>
-auto GeneratorPromise<T>::yield_value(T item) -> Yield {
-  source_->item_.emplace(std::move(item));
-  return {source_};
-}
-template <class T>
-auto GeneratorPromise<T>::final_suspend() noexcept -> Final {
-  return {source_, error_};
-}
-template <class T>
-template <class U>
-GeneratorFutureAwaiter<U> GeneratorPromise<T>::await_transform(Future<U> future) {
-  return {source_, std::move(future)};
-}
-template <class T>
-template <class U>
-GeneratorTaskAwaiter<U> GeneratorPromise<T>::await_transform(Task<U> task) {
-  return {source_, std::move(task)};
-}
 
 }  // namespace detail
 }  // namespace weft::rpc

@@ -18,16 +18,13 @@ std::exception_ptr explain_failure(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const RemoteError&) {
-    return error;
   } catch (const Error& own) {
-    if (own.kind() == ErrorKind::protocol_error) return error;
     // That incarnation existed when it handed the stream over, so it is lost.
     if (own.kind() == ErrorKind::unavailable || own.kind() == ErrorKind::not_found)
       return stream_error(ErrorKind::peer_lost, own.what());
-    return error;
   } catch (...) {
-    return error;
   }
+  return error;
 }
 
 }  // namespace
@@ -42,9 +39,7 @@ Future<StreamReader::Item> StreamReader::next() {
   std::optional<Future<Item>> future;
   {
     MutexLock lock(mutex_);
-    if (asked_)
-      return Future<Item>::made(Result<Item>(
-          stream_error(ErrorKind::failed_precondition, "a next() is in flight: await it first")));
+    if (asked_) return refused_next<Item>();
     if (auto now = take()) {
       future = Future<Item>::made(std::move(*now));
     } else {
@@ -57,12 +52,9 @@ Future<StreamReader::Item> StreamReader::next() {
 }
 
 std::optional<Result<StreamReader::Item>> StreamReader::take() {
-  if (closed_) return Result<Item>(stream_error(ErrorKind::cancelled, "the stream was closed"));
-  if (consumed_ == received_) {
-    if (ended_ && error_ != nullptr) return Result<Item>(error_);
-    if (ended_) return std::optional<Result<Item>>(std::in_place, std::nullopt);
-    return std::nullopt;
-  }
+  if (closed_) return stream_end<Item>(stream_closed());
+  if (consumed_ == received_)
+    return ended_ ? std::optional<Result<Item>>(stream_end<Item>(error_)) : std::nullopt;
   Batch& batch = batches_.front();
   Result<Item> item(Item(Raw{batch.message, batch.items.at(batch.taken++)}));
   ++consumed_;
@@ -192,7 +184,7 @@ void StreamReader::close() {
     tell = !ended_;
   }
   if (tell) StreamTable::send_close(source_, stream_);
-  if (asked) asked->fail(Error(ErrorKind::cancelled, "the stream was closed"));
+  if (asked) asked->fail(stream_closed());
 }
 
 }  // namespace weft::rpc::detail

@@ -35,5 +35,24 @@ class StreamSource {
 inline std::exception_ptr stream_error(ErrorKind kind, const std::string& message) {
   return std::make_exception_ptr(Error(kind, message));
 }
+inline std::exception_ptr stream_closed() {
+  return stream_error(ErrorKind::cancelled, "the stream was closed");
+}
+
+// A future that fails with stream_error().
+template <class T>
+Future<T> failed_stream(ErrorKind kind, const std::string& message) {
+  return Future<T>::made(Result<T>(stream_error(kind, message)));
+}
+// The future of a next() while another one is in flight.
+template <class Item>
+Future<Item> refused_next() {
+  return failed_stream<Item>(ErrorKind::failed_precondition, "a next() is in flight: await it first");
+}
+// The result of a next() at the end of a stream. error: null if the stream is complete.
+template <class Item>
+Result<Item> stream_end(const std::exception_ptr& error) {
+  return error != nullptr ? Result<Item>(error) : Result<Item>(Item());
+}
 
 }  // namespace weft::rpc::detail

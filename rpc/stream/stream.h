@@ -48,8 +48,8 @@ class [[nodiscard]] Stream {
   // if that agent ends; failed_precondition if valid() is false.
   Future<std::optional<T>> next() {
     if (source_ != nullptr) return source_->next();
-    return Future<std::optional<T>>::made(Result<std::optional<T>>(detail::stream_error(
-        ErrorKind::failed_precondition, "this Stream is empty: it was sent, closed, or never had a source")));
+    return detail::failed_stream<std::optional<T>>(
+        ErrorKind::failed_precondition, "this Stream is empty: it was sent, closed, or never had a source");
   }
   // Closes the stream: the reader wants no more items. The destructor calls it.
   void close() {
@@ -102,8 +102,8 @@ class StreamWriter {
   // stream; resource_exhausted if an earlier write() still waits for room; failed_precondition after the end.
   Future<void> write(T item) {
     if (channel_ != nullptr) return channel_->write(std::move(item));
-    return Future<void>::made(detail::stream_error(
-        ErrorKind::failed_precondition, "this StreamWriter is empty: it was moved, or never had a channel"));
+    return detail::failed_stream<void>(ErrorKind::failed_precondition,
+                                       "this StreamWriter is empty: it was moved, or never had a channel");
   }
   void close() { channel_->end(nullptr); }  // the stream ends after the items that were written
   void fail(std::exception_ptr error) { channel_->end(std::move(error)); }
@@ -128,16 +128,6 @@ std::pair<StreamWriter<T>, Stream<T>> make_channel(std::size_t capacity) {
   auto channel = std::make_shared<detail::Channel<T>>(capacity);
   return {StreamWriter<T>(channel), Stream<T>(channel)};
 }
-
-namespace detail {
-
-template <class T>
-Stream<T> GeneratorPromise<T>::get_return_object() {
-  return Stream<T>(
-      std::make_shared<GeneratorSource<T>>(std::coroutine_handle<GeneratorPromise>::from_promise(*this)));
-}
-
-}  // namespace detail
 
 template <class T>
 struct Codec<Stream<T>> {

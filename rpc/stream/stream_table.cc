@@ -5,21 +5,6 @@
 
 namespace weft::rpc {
 namespace detail {
-namespace {
-
-Error no_stream(std::uint64_t id) {
-  return Error(ErrorKind::not_found, "stream " + std::to_string(id) + " is not open on this agent");
-}
-Error foreign(std::uint64_t id) {
-  return Error(ErrorKind::permission_denied, "stream " + std::to_string(id) + " was given to another peer");
-}
-
-// Serializes the generators of one call, which share its context.
-struct CallGenerators {
-  StreamHome home;
-};
-
-}  // namespace
 
 // The part of the StreamTable in a message that carries streams, on the sending side. After a reply has been
 // sent, its streams end by messages of the receiver, or when the receiver is gone.
@@ -113,9 +98,10 @@ std::shared_ptr<StreamTable> StreamTable::of(OutgoingMessage& message) {
 }
 
 StreamHome StreamTable::home(OutgoingMessage& message) const {
-  if (const auto* known = message.slots().find<CallGenerators>()) return known->home;
-  auto generators = std::make_shared<CallGenerators>();
-  StreamHome& home = generators->home;
+  // The generators of one call share its context, and so its home.
+  if (const auto* known = message.slots().find<StreamHome>()) return *known;
+  auto shared = std::make_shared<StreamHome>();
+  StreamHome& home = *shared;
   if (auto* call = static_cast<IncomingCall*>(message.serving())) {
     home.call = call->share();
     struct Turns {
@@ -129,8 +115,7 @@ StreamHome StreamTable::home(OutgoingMessage& message) const {
     home.executor = {core, &core->handlers()};
   }
   home.among = std::make_shared<int>();
-  message.slots().put(generators);
-  return home;
+  return message.slots().put(std::move(shared));
 }
 
 std::uint64_t StreamTable::hand_over(OutgoingMessage& message, std::shared_ptr<ServedStream> stream) {
@@ -231,14 +216,20 @@ void StreamTable::replied(IncomingMessage& message, const AgentId& from) {
 
 // --- Streams that are served here ---
 
+StreamTable::Entry* StreamTable::entry_of(std::uint64_t id) {
+  const auto found = served_.find(id);
+  return found == served_.end() ? nullptr : &found->second;
+}
+
 std::shared_ptr<ServedStream> StreamTable::find(std::uint64_t id, const IncomingCall& asked_by) {
   const AgentId& reader = asked_by.peer().id;
   MutexLock lock(mutex_);
-  const auto found = served_.find(id);
-  if (found == served_.end()) throw no_stream(id);
-  Entry& entry = found->second;
-  if (entry.reader == nullptr || *entry.reader != reader) throw foreign(id);
-  return entry.stream;
+  const Entry* entry = entry_of(id);
+  if (entry == nullptr)
+    throw Error(ErrorKind::not_found, "stream " + std::to_string(id) + " is not open on this agent");
+  if (entry->reader == nullptr || *entry->reader != reader)
+    throw Error(ErrorKind::permission_denied, "stream " + std::to_string(id) + " was given to another peer");
+  return entry->stream;
 }
 
 std::shared_ptr<ServedStream> StreamTable::take(std::uint64_t id) {
@@ -275,10 +266,9 @@ void StreamTable::stop(std::uint64_t id, const std::exception_ptr& error) {
   std::shared_ptr<ServedStream> stream;
   {
     MutexLock lock(mutex_);
-    const auto found = served_.find(id);
-    if (found == served_.end()) return;
-    Entry& entry = found->second;
-    if (entry.reader != nullptr) stream = entry.stream;
+    const Entry* entry = entry_of(id);
+    if (entry == nullptr) return;
+    if (entry->reader != nullptr) stream = entry->stream;
   }
   if (stream == nullptr) return end(id, error);
   stream->end(error);
@@ -286,8 +276,7 @@ void StreamTable::stop(std::uint64_t id, const std::exception_ptr& error) {
 
 void StreamTable::leaves(std::uint64_t id, const AgentId& to) {
   MutexLock lock(mutex_);
-  const auto found = served_.find(id);
-  if (found != served_.end()) found->second.reader = std::make_shared<const AgentId>(to);
+  if (Entry* entry = entry_of(id)) entry->reader = std::make_shared<const AgentId>(to);
 }
 
 void StreamTable::draining() {
