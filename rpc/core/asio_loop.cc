@@ -27,7 +27,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -58,6 +57,10 @@ void pause() {
 
 struct AsioLoop::State : std::enable_shared_from_this<State> {
   using TimerKey = std::pair<Clock::time_point, TimerId>;
+  struct Timer {
+    Callback job;
+    bool closing;  // stop() does not drop it
+  };
 
   explicit State(std::shared_ptr<ExceptionSink> sink)
       : exceptions(std::move(sink)),
@@ -186,20 +189,20 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     stopping = true;
     std::vector<Callback> dropped;
     for (auto entry = entries.begin(); entry != entries.end();) {
-      if (closing.contains(entry->first.second)) {
+      if (entry->second.closing) {
         ++entry;
         continue;
       }
       when.erase(entry->first.second);
-      dropped.push_back(std::move(entry->second));
+      dropped.push_back(std::move(entry->second.job));
       entry = entries.erase(entry);
     }
     if (entries.empty()) disarm();
     for (Callback& job : dropped) turn([job = std::move(job)] {});
   }
-  TimerId add_timer(Clock::time_point time, Callback job) {
+  TimerId add_timer(Clock::time_point time, Callback job, bool closing = false) {
     const TimerId id = ++last;
-    entries.emplace(TimerKey{time, id}, std::move(job));
+    entries.emplace(TimerKey{time, id}, Timer{std::move(job), closing});
     when.emplace(id, time);
     arm();
     return id;
@@ -211,8 +214,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     while (!entries.empty() && entries.begin()->first.first <= now) {
       auto node = entries.extract(entries.begin());
       when.erase(node.key().second);
-      closing.erase(node.key().second);
-      turn(std::move(node.mapped()));
+      turn(std::move(node.mapped().job));
     }
     arm();
   }
@@ -333,9 +335,8 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   Fifo<Callback> ready;  // posted in the current turn
   bool rest_due = false;
   asio::steady_timer timer;
-  std::map<TimerKey, Callback> entries;
+  std::map<TimerKey, Timer> entries;
   std::unordered_map<TimerId, Clock::time_point> when;
-  std::set<TimerId> closing;  // the timers that stop() does not drop
   std::optional<Clock::time_point> armed;
   TimerId last = 0;
   bool stopping = false;  // only timers of schedule_closing() may be made
@@ -427,9 +428,7 @@ Loop::TimerId AsioLoop::schedule(Clock::time_point when, Callback job) {
 }
 
 Loop::TimerId AsioLoop::schedule_closing(Clock::time_point when, Callback job) {
-  const TimerId id = state_->add_timer(when, std::move(job));
-  state_->closing.insert(id);
-  return id;
+  return state_->add_timer(when, std::move(job), true);
 }
 
 void AsioLoop::cancel(TimerId id) {
@@ -437,7 +436,6 @@ void AsioLoop::cancel(TimerId id) {
   if (entry == state_->when.end()) return;
   state_->entries.erase(State::TimerKey{entry->second, id});
   state_->when.erase(entry);
-  state_->closing.erase(id);
   // Otherwise the program's io_context would wait for the timer.
   if (state_->entries.empty()) state_->disarm();
 }

@@ -12,7 +12,11 @@ namespace weft::rpc {
 
 class WEFT_EXPORT BlockingExecutor final : public Executor {
  public:
-  void post(Callback job) override;
+  void post(Callback job) override {
+    MutexLock lock(mutex_);
+    jobs_.push_back(std::move(job));
+    posted_.notify_one();
+  }
 
   template <class T>
   T run(Task<T> task, ContextSwitch* context = nullptr) {
@@ -23,7 +27,13 @@ class WEFT_EXPORT BlockingExecutor final : public Executor {
   }
 
  private:
-  Callback next();
+  Callback next() {
+    MutexLock lock(mutex_);
+    posted_.wait(lock, [this]() WEFT_REQUIRES(mutex_) { return !jobs_.empty(); });
+    Callback job = std::move(jobs_.front());
+    jobs_.pop_front();
+    return job;
+  }
 
   Mutex mutex_;
   Condition posted_;

@@ -227,43 +227,11 @@ class [[nodiscard]] Future {
 
   // Blocks the calling thread. On a thread that an agent owns, or that runs the program's io_context for an
   // agent, a get() that would block throws ErrorKind::failed_precondition, and the future stays valid.
-  T get() {
-    if (!held()->done()) detail::refuse_blocking(state_->loop.get());
-    auto state = std::exchange(state_, nullptr);
-    if (!state->done()) {
-      struct Waiter {
-        detail::Latch latch;
-        std::optional<Result<T>> result;
-      } waiter;
-      state->consume([&waiter](Result<T>&& result) {
-        waiter.result.emplace(std::move(result));
-        waiter.latch.open();
-      });
-      waiter.latch.wait();
-      return std::move(*waiter.result).get();
-    }
-    return std::move(state->result()).get();
-  }
+  T get() { return get_within(std::nullopt); }
 
   // Like get(), but throws deadline_exceeded after `timeout`; the error names the operation if it has a
   // title. The operation continues, and the future stays valid: wait again, or call cancel().
-  T get(std::chrono::nanoseconds timeout) {
-    if (held()->done()) return get();
-    detail::refuse_blocking(state_->loop.get());
-    detail::Latch done;
-    std::optional<Result<T>> result;
-    state_->consume([&](Result<T>&& arrived) {
-      result.emplace(std::move(arrived));
-      done.open();
-    });
-    if (!done.wait_for(timeout)) {
-      if (state_->withdraw())
-        detail::timed_out(state_->work ? state_->work(WorkRequest::title) : std::string(), timeout);
-      done.wait();  // the result is arriving
-    }
-    state_ = nullptr;
-    return std::move(*result).get();
-  }
+  T get(std::chrono::nanoseconds timeout) { return get_within(timeout); }
 
   // A future whose value is the result, or the error: `Result<T> result = co_await future.as_result();` does
   // not throw. cancel() of the returned future cancels the operation.
@@ -351,6 +319,23 @@ class [[nodiscard]] Future {
   const std::shared_ptr<detail::FutureState<T>>& held() const {
     if (state_ == nullptr) detail::refuse_empty();
     return state_;
+  }
+
+  // Blocks until the result is available. nullopt: without a timeout.
+  T get_within(std::optional<std::chrono::nanoseconds> timeout) {
+    if (held()->done()) return std::move(std::exchange(state_, nullptr)->result()).get();
+    detail::refuse_blocking(state_->loop.get());
+    detail::Latch done;
+    std::optional<Result<T>> result;
+    state_->consume([&](Result<T>&& arrived) {
+      result.emplace(std::move(arrived));
+      done.open();
+    });
+    if (timeout && !done.wait_for(*timeout) && state_->withdraw())
+      detail::timed_out(state_->work ? state_->work(WorkRequest::title) : std::string(), *timeout);
+    done.wait();  // after a timeout: the result is arriving
+    state_ = nullptr;
+    return std::move(*result).get();
   }
 
   // The promise of a future that follows from this result.

@@ -20,8 +20,7 @@ class IdMap {
  public:
   explicit IdMap(std::uint64_t seed) : seed_(seed) {}
 
-  // The seed, the number of entries, and whether an entry has this id.
-  std::uint64_t seed() const { return seed_; }
+  // The number of entries, and whether an entry has this id.
   std::size_t size() const { return size_; }
   bool contains(std::uint64_t id) const { return size_ != 0 && slots_[place_of(id)].used; }
   T* find(std::uint64_t id) {

@@ -87,7 +87,6 @@ struct MemoryPool::State {
 };
 
 MemoryPool::MemoryPool(std::uint64_t max_kept) : state_(std::make_shared<State>(max_kept)) {}
-MemoryPool::~MemoryPool() { trim(); }
 
 std::size_t MemoryPool::block_size(std::size_t bytes) {
   if (bytes < smallest) return bytes;
@@ -115,15 +114,6 @@ Buffer MemoryPool::allocate(std::size_t size) {
   };
   state_->lent_bytes += block;
   return Buffer(std::shared_ptr<std::byte>(memory, Return{state_, block}), memory, size);
-}
-
-void MemoryPool::trim() {
-  std::vector<std::byte*> all;
-  {
-    MutexLock lock(state_->mutex);
-    while (!state_->by_age.empty()) all.push_back(state_->drop_oldest());
-  }
-  for (std::byte* block : all) std::free(block);
 }
 
 MemoryPool::Counts MemoryPool::counts() const {

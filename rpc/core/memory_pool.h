@@ -28,10 +28,8 @@ class WEFT_EXPORT MemoryPool {
 
   // max_kept: the maximum of unused bytes that are kept.
   explicit MemoryPool(std::uint64_t max_kept);
-  ~MemoryPool();
 
   Buffer allocate(std::size_t size);  // uninitialized; throws std::bad_alloc
-  void trim();                        // frees all unused blocks
   Counts counts() const;              // a copy
 
   // The size of the block for `bytes`: rounded up to one of eight steps per power of two.

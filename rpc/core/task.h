@@ -127,7 +127,7 @@ class TaskPromiseBase {
 template <class T>
 class TaskPromise : public TaskPromiseBase {
  public:
-  Task<T> get_return_object();
+  Task<T> get_return_object() { return Task<T>(std::coroutine_handle<TaskPromise>::from_promise(*this)); }
   template <class U>
   void return_value(U&& value) {
     value_.emplace(std::forward<U>(value));
@@ -230,16 +230,8 @@ class [[nodiscard]] Task {
   Handle handle_;
 };
 
-namespace detail {
-
-template <class T>
-Task<T> TaskPromise<T>::get_return_object() {
-  return Task<T>(std::coroutine_handle<TaskPromise>::from_promise(*this));
-}
-inline Task<void> TaskPromise<void>::get_return_object() {
+inline Task<void> detail::TaskPromise<void>::get_return_object() {
   return Task<void>(std::coroutine_handle<TaskPromise>::from_promise(*this));
 }
-
-}  // namespace detail
 
 }  // namespace weft::rpc

@@ -26,10 +26,6 @@ struct Gathering {
   std::atomic<bool> over = false;  // completed, or about to be
   Promise<Value> promise;
 
-  void fail_early(const std::exception_ptr& error) {
-    if (!over.exchange(true)) promise.fail(error);
-  }
-
   void finish() {
     if (over.exchange(true)) return;
     for (auto& result : results)
@@ -53,7 +49,8 @@ auto gather(std::vector<Future<T>> futures, bool until_error) {
   auto all = gathering->promise.future();
   for (std::size_t i = 0; i < futures.size(); ++i)
     std::move(futures[i]).then([gathering, i, until_error](Result<T>&& result) {
-      if (until_error && !result.ok()) gathering->fail_early(result.error());
+      if (until_error && !result.ok() && !gathering->over.exchange(true))
+        gathering->promise.fail(result.error());
       gathering->results[i].emplace(std::move(result));
       if (--gathering->open == 0) gathering->finish();
     });

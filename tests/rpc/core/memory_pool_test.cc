@@ -102,15 +102,6 @@ TEST(MemoryPool, ABlockMayOutliveThePool) {
   EXPECT_EQ(block.data()[mib - 1], std::byte{7});
 }
 
-TEST(MemoryPool, TrimFreesKeptBlocks) {
-  MemoryPool pool(64 * mib);
-  {
-    const Buffer block = pool.allocate(mib);
-  }
-  pool.trim();
-  EXPECT_EQ(pool.counts().kept_bytes, 0U);
-}
-
 TEST(MemoryPool, BlockSizesWasteAnEighthAtMost) {
   for (std::size_t bytes = MemoryPool::smallest; bytes < 300 * mib; bytes += bytes / 37 + 1) {
     const std::size_t block = MemoryPool::block_size(bytes);
