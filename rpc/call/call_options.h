@@ -15,7 +15,7 @@ namespace weft::rpc {
 // No deadline, whatever the agent's default is.
 inline constexpr std::chrono::nanoseconds no_timeout = std::chrono::nanoseconds::max();
 
-struct WEFT_EXPORT CallOptions {
+struct CallOptions {
   // The time from the call until its result. The request states the remaining time. nullopt:
   // AgentOptions::call_timeout applies.
   std::optional<std::chrono::nanoseconds> timeout;
@@ -37,7 +37,14 @@ struct WEFT_EXPORT CallOptions {
   std::optional<bool> fail_fast;
 
   // Sets each option that `later` sets; the others keep their values.
-  void merge(const CallOptions& later);
+  void merge(const CallOptions& later) {
+    if (later.timeout) timeout = later.timeout;
+    if (later.retry) retry = later.retry;
+    if (later.idempotent) idempotent = later.idempotent;
+    if (later.wait_for_ready) wait_for_ready = later.wait_for_ready;
+    if (later.connect_within) connect_within = later.connect_within;
+    if (later.fail_fast) fail_fast = later.fail_fast;
+  }
 };
 
 // g++ 12 copies the bytes of an aggregate that is initialized by braces within a co_await expression, and

@@ -20,11 +20,10 @@ std::string type_name(const std::type_info& type) {
 FailureInfo describe(const CallHost& host, const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const RemoteError& remote) {
-    // The error of a nested call: its text names the worker and the method in which the error arose.
-    return {remote.kind(), remote.what(), {}, {}, {}, false, remote.payload()};
-  } catch (const Error& own) {
-    return {own.kind(), own.what(), {}, {}, {}, false, own.payload()};
+  } catch (const Error& known) {
+    // The text of a RemoteError, from a nested call, names the worker and the method in which the error
+    // arose.
+    return {known.kind(), known.what(), {}, {}, {}, false, known.payload()};
   } catch (const std::exception& other) {
     return {ErrorKind::handler_failed, host.hooks().text_of(error), {}, {}, type_name(typeid(other)), false};
   } catch (...) {
@@ -64,10 +63,6 @@ IncomingCall::~IncomingCall() {
   if (passed_ != nullptr) passed_->leave();
   slots() = Slots();  // destroys the slots before active_
 }
-
-asio::execution_context& IncomingCall::asio_context() const { return loop_->context(); }
-
-std::uint64_t IncomingCall::id() const { return message_->prefix().call_id; }
 
 std::shared_ptr<Executor> IncomingCall::share_executor() const {
   if (kept_executor_ != nullptr) return kept_executor_;

@@ -100,7 +100,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   Executor& executor() const { return *executor_; }
   std::shared_ptr<Executor> share_executor() const;  // for work that continues after the call is answered
   bool caller_is_lost() const { return carrier_->is_over(); }  // any thread
-  asio::execution_context& asio_context() const;
+  asio::execution_context& asio_context() const { return loop_->context(); }
   // Call it when the handler has returned and the answer is pending.
   void release_object() { object_ = nullptr; }
   ContextSwitch* context() { return contexts_.empty() ? nullptr : &all_contexts_; }
@@ -121,7 +121,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   // first call has an effect.
   void cancel() { run_cancel_jobs(); }
   // The caller's id of the call: unique among the calls of the caller's incarnation.
-  std::uint64_t id() const;
+  std::uint64_t id() const { return message_->prefix().call_id; }
 
   // For reports of calls in flight; any thread. accepted(): the arrival of the request, accurate to a few
   // milliseconds, or exact if the agent has interceptors. began(): the handler may have run. returned(): the

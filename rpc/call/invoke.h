@@ -295,36 +295,30 @@ template <class Returned, class Value, class Arguments>
 void run_handler(const std::shared_ptr<IncomingCall>& call, Returned (*invoke)(IncomingCall&, Arguments&)) {
   std::optional<Arguments> arguments = arguments_of<Arguments>(call);
   if (!arguments) return;
-  const auto run = [&] {
-    if constexpr (is_coroutine<Returned> || is_future<Returned>) {
-      Returned returned = invoke(*call, *arguments);
-      if (!returned.valid()) throw_empty_result();
-      return returned;
-    } else {
-      return invoke(*call, *arguments);
-    }
-  };
-  if constexpr (std::same_as<Returned, Task<Value>>) {
-    // The call outlives the coroutine, because the coroutine may refer to the call's context.
-    Result<Task<Value>> made = capture(run);
-    if (!made.ok()) return call->fail(made.error());
-    std::move(made).get().start_here(call->executor(), call->context(), Answer<Value>{call});
-  } else if constexpr (is_coroutine<Returned>) {
-    Result<Returned> made = capture(run);
-    if (!made.ok()) return call->fail(made.error());
-    run_awaitable<Value>(call, std::move(made).get());
-  } else if constexpr (is_future<Returned>) {
+  if constexpr (is_coroutine<Returned> || is_future<Returned>) {
     Result<Returned> made = [&] {
-      ContextScope scope(call->context());
-      return capture(run);
+      // A coroutine enters the context when it starts.
+      ContextScope scope(is_coroutine<Returned> ? nullptr : call->context());
+      return capture([&] {
+        Returned returned = invoke(*call, *arguments);
+        if (!returned.valid()) throw_empty_result();
+        return returned;
+      });
     }();
     if (!made.ok()) return call->fail(made.error());
-    call->release_object();
-    answer_with(std::move(made).get(), call);
+    if constexpr (std::same_as<Returned, Task<Value>>) {
+      // The call outlives the coroutine, because the coroutine may refer to the call's context.
+      std::move(made).get().start_here(call->executor(), call->context(), Answer<Value>{call});
+    } else if constexpr (is_coroutine<Returned>) {
+      run_awaitable<Value>(call, std::move(made).get());
+    } else {
+      call->release_object();
+      answer_with(std::move(made).get(), call);
+    }
   } else {
     Result<Value> result = [&] {
       ContextScope scope(call->context());
-      return capture(run);
+      return capture([&] { return invoke(*call, *arguments); });
     }();
     arguments.reset();
     answer(*call, std::move(result));

@@ -284,12 +284,10 @@ template <class T>
 using ConstructorOf =
     typename decltype(constructor_of(static_cast<typename T::Service::Entries*>(nullptr)))::type;
 
-}  // namespace detail
-
-namespace detail {
 struct NoService {
   using Service = rpc::Service<"">;
 };
+
 }  // namespace detail
 
 // The entry for Target in the service of the class In. By default, In is the class that declares Target.

@@ -10,14 +10,11 @@ OutgoingCall::OutgoingCall(std::string_view method, std::uint64_t id, std::size_
 
 OutgoingCall::~OutgoingCall() {
   if (message_ == nullptr) return;  // the call was submitted
-  const auto given_up = [this] {
-    return std::make_exception_ptr(Error(
-        ErrorKind::aborted, method_ + ": the call was dropped before it was made", Execution::not_sent));
-  };
-  for (const auto& watch : watches_) watch->ended(given_up());
   for (auto& part : message_->take_parts()) parts_.push_back(std::move(part));
-  if (parts_.empty()) return;
-  const auto error = given_up();
+  if (watches_.empty() && parts_.empty()) return;
+  const auto error = std::make_exception_ptr(
+      Error(ErrorKind::aborted, method_ + ": the call was dropped before it was made", Execution::not_sent));
+  for (const auto& watch : watches_) watch->ended(error);
   for (const auto& part : parts_) part->ended(error);
 }
 

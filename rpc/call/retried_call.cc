@@ -67,7 +67,10 @@ void RetriedCall::attempt() {
   OutgoingCall again(call_.method_, call_.id_, OutgoingMessage::again(request_));
   static_cast<CallSettings&>(again) = static_cast<const CallSettings&>(call_);
   again.attempt = attempts_++;
-  if (!borrowed_.empty()) again.message().borrow([self = shared_from_this()] { return self->unchanged(); });
+  if (!borrowed_.empty())
+    again.message().borrow([self = shared_from_this()] {
+      return std::all_of(self->borrowed_.begin(), self->borrowed_.end(), [](auto& same) { return same(); });
+    });
   auto pending = std::make_shared<Attempt>(std::move(again), *host_, route_, shared_from_this());
   bool cancelled = false;
   {
@@ -102,10 +105,6 @@ void RetriedCall::end_wait() {
 bool RetriedCall::cancelled() {
   MutexLock lock(mutex_);
   return cancelled_;
-}
-
-bool RetriedCall::unchanged() {
-  return std::all_of(borrowed_.begin(), borrowed_.end(), [](auto& same) { return same(); });
 }
 
 void RetriedCall::ended(Result<PendingCall::Reply> result, const PendingCall& attempt) {

@@ -36,7 +36,6 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
   void wait(std::chrono::nanoseconds span, std::shared_ptr<void> waits);
   void end_wait();
   bool cancelled();
-  bool unchanged();
 
   const std::shared_ptr<CallHost> host_;
   const std::shared_ptr<CallRoute> route_;

@@ -87,6 +87,19 @@ void check_count(capnp::List<std::uint64_t>::Reader attachments, const Limits& l
                                                    " (AgentOptions::limits)");
 }
 
+// part: the request or reply of the message.
+template <class Part>
+void put_sections(OutgoingMessage::Content& content, Part& part) {
+  if (content.sections.empty()) return;
+  auto sections = part.initSections(static_cast<unsigned>(content.sections.size()));
+  for (unsigned i = 0; i < sections.size(); ++i) {
+    auto& pending = content.sections[i];
+    sections[i].setKey(pointer(pending.key));
+    sections[i].setRequired(pending.required);
+    sections[i].adoptValue(kj::mv(pending.value));
+  }
+}
+
 }  // namespace
 
 std::vector<std::uint64_t> check_header(const Prefix& prefix,
@@ -290,30 +303,9 @@ std::uint32_t OutgoingMessage::attach(Buffer bytes) {
   return static_cast<std::uint32_t>(attachments_.size() - 1);
 }
 
-std::uint64_t OutgoingMessage::bytes() { return header_bytes() + attached_bytes_; }
-
 std::uint64_t OutgoingMessage::header_bytes() {
   return content_->builder.sizeInWords() * sizeof(capnp::word);
 }
-
-std::uint64_t OutgoingMessage::attached_bytes() const { return attached_bytes_; }
-
-namespace {
-
-// part: the request or reply of the message.
-template <class Part>
-void put_sections(OutgoingMessage::Content& content, Part& part) {
-  if (content.sections.empty()) return;
-  auto sections = part.initSections(static_cast<unsigned>(content.sections.size()));
-  for (unsigned i = 0; i < sections.size(); ++i) {
-    auto& pending = content.sections[i];
-    sections[i].setKey(pointer(pending.key));
-    sections[i].setRequired(pending.required);
-    sections[i].adoptValue(kj::mv(pending.value));
-  }
-}
-
-}  // namespace
 
 OutboundFrame OutgoingMessage::seal_request(const RequestInfo& info, std::uint64_t call_id,
                                             std::uint16_t flags) {

@@ -108,9 +108,10 @@ class WEFT_EXPORT OutgoingMessage {
   // the message. attach(): adds an attachment, and returns its index.
   ValueWriter section(std::string_view key, bool required);
   std::uint32_t attach(Buffer bytes);
-  std::uint64_t bytes();                 // header and attachments written so far
-  std::uint64_t attached_bytes() const;  // attachments so far
-  std::uint64_t header_bytes();          // written so far
+  // Bytes written so far: header and attachments, attachments, and header.
+  std::uint64_t bytes() { return header_bytes() + attached_bytes_; }
+  std::uint64_t attached_bytes() const { return attached_bytes_; }
+  std::uint64_t header_bytes();
 
   // `unchanged` is called after the bytes have been sent. It returns false if the program has modified the
   // borrowed argument.
