@@ -1,4 +1,3 @@
-// AgentCore: construction, listening, shutdown.
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <weft/rpc/core/asio_loop.h>
@@ -91,26 +90,12 @@ AgentCore::AgentCore(Runtime runtime, AgentOptions options)
       own_handlers_(std::dynamic_pointer_cast<HandlerPool>(runtime.handlers)),
       memory_(std::make_shared<MemoryPool>(options_.receive_pool)),
       links_(options_.max_handshakes),
-      sessions_(
-          std::make_shared<Sessions>(options_, id(), runtime.id_seed, runtime.process,
-                                     [this](const std::shared_ptr<Session>& session, const Error& reason) {
-                                       if (const auto self = weak_from_this().lock())
-                                         self->end_session(session, reason, true);
-                                     })),
-      routes_(
-          options_.name,
-          [this](const std::string& name, std::vector<Address> addresses, std::shared_ptr<Loop> loop) {
-            const bool is_to_visitor = loop != nullptr;
-            return std::make_shared<Route>(shared_from_this(), is_to_visitor ? std::move(loop) : pick_loop(),
-                                           name, std::move(addresses), is_to_visitor);
-          },
-          [this](const std::string& name) { return sessions_->knows(name); }) {
+      sessions_(std::make_shared<Sessions>(*this, runtime.id_seed, runtime.process)),
+      routes_(*this) {
   for (const auto& transport : runtime.transports) transports_[std::string(transport->scheme())] = transport;
   transports_[self_scheme] = std::make_shared<InProcess>();
   if (options_.in_process != nullptr) transports_["inproc"] = options_.in_process;
 }
-
-AgentCore::~AgentCore() = default;
 
 std::shared_ptr<AgentCore> AgentCore::of(const CallContext& call) {
   return std::static_pointer_cast<AgentCore>(call.host());
@@ -205,6 +190,111 @@ std::vector<std::string> AgentCore::stated_addresses(const std::optional<HostPai
     if (const auto seen = as_seen_by_peer(Address::parse(text), hosts)) stated.push_back(seen->text());
   return stated;
 }
+
+// --- Connections and peers ---
+
+void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route,
+                      std::shared_ptr<Link> whole, std::uint64_t lane_key) {
+  const bool accepted = route == nullptr && whole == nullptr;
+  const auto link = std::make_shared<Link>(shared_from_this(), links_.next_number(), std::move(connection),
+                                           std::move(route), std::move(whole), lane_key);
+  if (const auto oldest = links_.add(link, accepted)) {
+    AgentCounters::count(counters().connections_refused);
+    oldest->loop()->post([oldest, limit = options_.max_handshakes] {
+      if (!oldest->ready())
+        oldest->close(Error(ErrorKind::resource_exhausted, "too many pending handshakes: the limit is " +
+                                                               std::to_string(limit) +
+                                                               " (AgentOptions::max_handshakes)"));
+    });
+    if (oldest == link) return;
+  }
+  link->open();
+  if (ended()) link->close(Error(ErrorKind::shut_down, "this agent has shut down"));
+}
+
+void AgentCore::link_ready(const std::shared_ptr<Link>& link, const std::shared_ptr<Session>& session,
+                           const std::shared_ptr<Route>& dialled, const HelloInfo& hello) {
+  std::vector<Address> addresses;
+  std::vector<std::string> texts;
+  for (const std::string& text : hello.addresses) {
+    try {
+      Address address = Address::parse(text);
+      if (!is_on_host_of_peer(address, link->hosts())) continue;
+      addresses.push_back(std::move(address));
+      texts.push_back(text);
+    } catch (const Error&) {
+      log().write_some("malformed addresses", link->loop(),
+                       hello.name + " states a malformed address: " + text,
+                       {{log_fields::peer, hello.name}, {log_fields::address, text}});
+    }
+  }
+  AgentCounters::count(counters().connections_made);
+  const auto named = routes_.peer_connected(hello.name, texts, dialled, link->loop());
+  session->add(link);
+  // A name has one incarnation at a time.
+  for (const AgentId& peer : sessions_->absent(hello.name))
+    if (peer != link->peer())
+      lose(peer, Error(ErrorKind::peer_lost, to_string(link->peer()) + " has replaced it"));
+  // A route that dialled runs on the link's loop.
+  if (dialled != nullptr) dialled->connected(session, true);
+  if (hello.name == id().name || named == dialled) return;
+  named->loop()->dispatch([named, session, addresses = std::move(addresses)] {
+    named->learn(addresses);
+    named->connected(session, false);
+  });
+}
+
+bool AgentCore::session_connected(const Session& session) {
+  if (!sessions_->connected(session)) return false;
+  if (session.peer() != id())
+    for (const auto& hook : hooks().all()) hook->connection_made(session.peer());
+  return true;
+}
+
+bool AgentCore::session_absent(const Session& session, const std::shared_ptr<Loop>& loop,
+                               const Error& reason) {
+  const AgentId& peer = session.peer();
+  if (ended() || links_.forgotten(peer) || !sessions_->begin_absence(session, reason, loop)) return false;
+  log().write(LogLevel::info, peer.name + " is absent: " + reason.what(),
+              {{log_fields::peer, peer.name}, {log_fields::kind, to_string(reason.kind())}});
+  if (const auto named = routes_.find(peer.name)) named->rejoin();
+  return true;
+}
+
+void AgentCore::session_lost(const std::shared_ptr<Session>& session, const Error& reason) {
+  end_session(session, reason, sessions_->close(*session));
+}
+
+void AgentCore::lose(const AgentId& peer, const Error& reason) {
+  if (const auto session = sessions_->close(peer)) end_session(session, reason, true);
+}
+
+void AgentCore::end_session(const std::shared_ptr<Session>& session, const Error& reason, bool is_gone) {
+  session->run([self = shared_from_this(), session, reason, is_gone] {
+    const AgentId& peer = session->peer();
+    if (is_gone)
+      if (const auto route = self->routes_.find(peer.name)) route->end_of(peer);
+    session->end(reason, self->job_error_of_ends());
+    if (!is_gone || self->ended()) return;
+    for (const auto& hook : self->hooks().all()) hook->peer_gone(peer, reason);
+    self->routes_.drop_unused(peer.name);
+  });
+}
+
+void AgentCore::forget(const AgentId& peer, const std::string& reason) {
+  const Error error(ErrorKind::lease_lost, to_string(peer) + " was declared dead: " + reason);
+  links_.forget(peer, error);
+  if (const auto route = routes_.find(peer.name)) route->forget(peer);
+  // A link whose handshake completes later calls LinkTable::forgotten() itself.
+  for (const auto& link : links_.all())
+    link->loop()->post([link, peer, error] {
+      if (link->ready() && link->peer() == peer) link->expel(error);
+    });
+  if (sessions_->is_absent(peer)) lose(peer, error);
+  for (const auto& hook : hooks().all()) hook->peer_forgotten(peer, error);
+}
+
+// --- The end ---
 
 Future<void> AgentCore::drain(std::chrono::nanoseconds timeout) {
   return accounts()->drain(pick_loop(), timeout, [this] {

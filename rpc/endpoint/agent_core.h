@@ -14,7 +14,6 @@
 #include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/endpoint/route_table.h>
 #include <weft/rpc/transport/transport.h>
-#include <weft/rpc/wire/protocol.h>
 
 #include <map>
 
@@ -29,7 +28,6 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   // context: the program's io_context, which runs the agent; null: the agent creates its own loops.
   AgentCore(const AgentOptions& options, asio::io_context* context);
   AgentCore(AgentOptions options, Runtime runtime);
-  ~AgentCore();
   static std::shared_ptr<AgentCore> of(const CallContext& call);  // the agent that serves the call
 
   // options(): the given options with defaults filled in, so `log` is set, and `loops` and `handler_threads`
@@ -68,21 +66,16 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   // lane with this key of `whole`.
   void adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Route> route,
              std::shared_ptr<Link> whole = nullptr, std::uint64_t lane_key = 0);
-  // The hello of a peer has arrived over a connection on this loop: the session with the peer. Throws as
-  // Sessions::open() does.
-  std::shared_ptr<Session> session_with(const AgentId& peer, const std::shared_ptr<Loop>& loop,
-                                        const HelloInfo& hello, const Protocol& protocol,
-                                        const std::string& identity);
-  // Called on the link's loop when its handshake has succeeded, and when it has ended.
+  // Called on the link's loop when its handshake has succeeded.
   void link_ready(const std::shared_ptr<Link>& link, const std::shared_ptr<Session>& session,
                   const std::shared_ptr<Route>& dialled, const HelloInfo& hello);
-  void link_ended(const std::shared_ptr<Link>& link, const std::shared_ptr<Route>& dialled,
-                  const Error& reason);
   // Called on the session's loop: it has a connection (false: it is about to end); it has none, and is kept
   // (false: it is not); its peer is gone.
   bool session_connected(const Session& session);
   bool session_absent(const Session& session, const std::shared_ptr<Loop>& loop, const Error& reason);
   void session_lost(const std::shared_ptr<Session>& session, const Error& reason);
+  // Any thread: ends a session that Sessions has closed. is_gone: no other session with its peer exists.
+  void end_session(const std::shared_ptr<Session>& session, const Error& reason, bool is_gone);
 
   // This incarnation of a peer is gone: its session ends, and the layers are notified.
   void lose(const AgentId& peer, const Error& reason);
@@ -103,7 +96,6 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   AgentCore(Runtime runtime, AgentOptions complete_options);
   void end_all();  // the part of shut_down() that runs once
   std::unique_ptr<Listener> listen_at(const Address& address);
-  void end_session(const std::shared_ptr<Session>& session, const Error& reason, bool is_gone);
 
   const AgentOptions options_;
   const std::vector<std::shared_ptr<Loop>> loops_;

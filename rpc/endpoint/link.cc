@@ -37,8 +37,6 @@ Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_pt
       whole_(std::move(whole)),
       lane_key_(lane_key) {}
 
-Link::~Link() = default;
-
 void Link::open() {
   const auto connection = connection_;  // keeps it alive until this function returns
   if (!is_dialled_ && core_->draining()) {
@@ -80,7 +78,7 @@ void Link::limit_unused_time() {
   unused_timer_ = loop()->schedule(later(loop()->now(), timeout), [self = shared_from_this(), timeout] {
     self->unused_timer_ = 0;
     const std::string seconds = std::to_string(std::chrono::duration<double>(timeout).count());
-    self->close(self->is_ready_
+    self->close(self->ready()
                     ? Error(ErrorKind::peer_lost, "the connection was not used within " + seconds + " s")
                     : Error(ErrorKind::deadline_exceeded, "the peer did not finish the handshake within " +
                                                               seconds +
@@ -99,7 +97,7 @@ bool Link::takes(const Prefix& frame) const {
 
 void Link::on_frame(InboundFrame&& frame) {
   if (state_ == State::ended) return;
-  if (is_ready_ && (frame.prefix.is_numbered() || frame.prefix.kind == FrameKind::received)) {
+  if (ready() && (frame.prefix.is_numbered() || frame.prefix.kind == FrameKind::received)) {
     if (!early_.empty()) return void(early_.emplace_back(std::move(frame)));
     if (!takes(frame.prefix)) return;
   }
@@ -131,11 +129,11 @@ void Link::decided() {
 }
 
 void Link::deliver(InboundFrame&& frame) {
-  if (is_ready_ && frame.prefix.is_numbered()) session_->arrived(frame.prefix);
+  if (ready() && frame.prefix.is_numbered()) session_->arrived(frame.prefix);
   const auto charge = std::move(frame.charge);  // kept until the call has its own charge
   auto message = std::make_shared<IncomingMessage>(std::move(frame), core_->options().limits);
   AgentCounters::count(core_->counters().bytes_received, message->bytes());
-  if (!is_ready_) return on_first_frame(*message);
+  if (!ready()) return on_first_frame(*message);
   const Prefix& prefix = message->prefix();
   switch (prefix.kind) {
     case FrameKind::hello:
@@ -168,7 +166,7 @@ bool Link::awaits(const Prefix& reply) {
 
 // Only the prefix of the message was read.
 void Link::on_skipped(const Prefix& message) {
-  if (!is_ready_ || state_ == State::ended) return;
+  if (!ready()) return;
   if (!early_.empty()) return void(early_.emplace_back(message));
   if (takes(message)) skip(message);
 }
@@ -197,11 +195,12 @@ void Link::on_goodbye(const std::optional<Error>& reason) {
     session_->peer_leaves();
     return core_->log().write(LogLevel::debug, peer_.name + " is leaving", {{log_fields::peer, peer_.name}});
   }
-  end_is_proven_ = true;
   if (reason->kind() == ErrorKind::peer_lost)  // the job of the peer has failed
     for (const auto& hook : core_->hooks().all()) hook->peer_job_failed(peer_, *reason);
-  close(Error(reason->kind() == agent_ended ? ErrorKind::peer_lost : reason->kind(),
-              std::string("the peer says: ") + reason->what()));
+  const Error said(reason->kind() == agent_ended ? ErrorKind::peer_lost : reason->kind(),
+                   std::string("the peer says: ") + reason->what());
+  close(said);
+  end(said, false);
 }
 
 void Link::on_hello(IncomingMessage& message) {
@@ -237,21 +236,31 @@ void Link::on_hello(IncomingMessage& message) {
     route_->lead_to(own);
     return finish(Error(ErrorKind::peer_lost, "this agent itself listens there"));
   }
-  try {
-    session_ = core_->session_with(peer, loop(), hello, protocol_, identity);
-  } catch (const Error& refused) {
-    return refuse_peer(refused);
-  }
+  if (!join_session()) return;
   // Other threads read these once the link is ready.
   peer_ = peer;
   caller_ = std::make_shared<const Caller>(Caller{peer_, identity, connection_->describe()});
   state_ = State::spare;
-  is_ready_ = true;
   core_->links().handshake_over(shared_from_this());
   await_beat();
   core_->link_ready(shared_from_this(), session_, route_, hello);
   if (state_ == State::ended) return;
   offer_lanes();
+}
+
+// With the agent itself, and without features::sessions, a session has one connection.
+bool Link::join_session() {
+  const AgentId peer{hello_.name, hello_.incarnation};
+  const bool is_kept = protocol_.has(features::sessions) && peer != core_->id();
+  try {
+    session_ = core_->sessions().open(peer, identity_, hello_.process, is_kept, [&](std::uint64_t number) {
+      return std::make_shared<Session>(core_, peer, loop(), hello_, is_kept, number);
+    });
+    return true;
+  } catch (const Error& refused) {
+    refuse_peer(refused);
+    return false;
+  }
 }
 
 void Link::refuse_peer(const Error& reason) {
@@ -315,13 +324,7 @@ void Link::close_soon(const Error& reason) {
 
 void Link::join_new_session(const ResumeInfo& info) {
   loop()->post([self = shared_from_this(), info] {
-    if (self->state_ == State::ended) return;
-    try {
-      self->session_ = self->core_->session_with(self->peer_, self->loop(), self->hello_, self->protocol_,
-                                                 self->identity_);
-    } catch (const Error& refused) {
-      return self->refuse_peer(refused);
-    }
+    if (self->state_ == State::ended || !self->join_session()) return;
     self->state_ = State::spare;
     self->core_->link_ready(self, self->session_, self->route_, self->hello_);
     if (info.session == 0) return;
@@ -349,9 +352,10 @@ void Link::beat() {
   if (silence.count() != 0 && silence >= heartbeat.timeout) {
     AgentCounters::count(core_->counters().peers_silent);
     const auto seconds = std::chrono::duration<double>(silence).count();
-    end_is_proven_ = true;  // the peer was silent for the timeout already, so no absence follows
-    return close(Error(ErrorKind::peer_lost,
-                       "nothing was received from " + peer_.name + " for " + std::to_string(seconds) + " s"));
+    const Error reason(ErrorKind::peer_lost,
+                       "nothing was received from " + peer_.name + " for " + std::to_string(seconds) + " s");
+    close(reason);
+    return end(reason, false);  // the peer was silent for the timeout already, so no absence follows
   }
   if (state_ == State::in_use) session_->acknowledge();
   if (beats_.needs_ping()) send_beat(FrameKind::ping, 0);
@@ -369,40 +373,38 @@ void Link::send_beat(FrameKind kind, std::uint64_t id) {
 // --- Ends ---
 
 void Link::say_goodbye() {
-  if (state_ != State::ended && is_ready_) connection_->send(OutgoingMessage::goodbye(std::nullopt));
+  if (ready()) connection_->send(OutgoingMessage::goodbye(std::nullopt));
 }
 
 void Link::close(const Error& reason) {
   if (const auto connection = connection_) connection->close(reason);
 }
 
-void Link::finish(const Error& reason) {
+void Link::finish(const Error& reason, bool may_return) {
   if (state_ == State::ended) return;
   const auto connection = connection_;
   connection->finish(reason);
-  on_closed(reason);
+  end(reason, may_return);
 }
 
 void Link::expel(const Error& reason) {
   if (state_ == State::ended) return;
-  end_is_proven_ = true;
   connection_->send(OutgoingMessage::goodbye(reason));
-  finish(Error(ErrorKind::peer_lost, reason.what()));
+  finish(Error(ErrorKind::peer_lost, reason.what()), false);
 }
 
 void Link::end_incarnation(const Error& reason) {
-  if (state_ != State::ended && is_ready_)
-    connection_->send(OutgoingMessage::goodbye(Error(agent_ended, "its agent has ended")));
+  if (ready()) connection_->send(OutgoingMessage::goodbye(Error(agent_ended, "its agent has ended")));
   finish(reason);
 }
 
-void Link::log_end(const Error& reason) const {
+void Link::log_end(const Error& reason, bool was_ready) const {
   const bool usual = reason.kind() == ErrorKind::peer_lost || reason.kind() == ErrorKind::shut_down;
   const std::string way = connection_->describe(), text = way + ": closed: " + reason.what();
   const LogField on{log_fields::connection, way}, peer{log_fields::peer, peer_.name},
       kind{log_fields::kind, to_string(reason.kind())};
   if (!usual && !is_dialled_)
-    return core_->log().write_some(is_ready_ ? "connections closed" : "connections refused", loop(), text,
+    return core_->log().write_some(was_ready ? "connections closed" : "connections refused", loop(), text,
                                    {on, peer, kind});
   core_->log().write(usual ? LogLevel::debug : LogLevel::warning, text, {on, peer, kind});
 }
@@ -416,33 +418,34 @@ ErrorKind Link::kind_of_end(const Error& reason) const {
     case ErrorKind::unsupported:
       return reason.kind();
     default:
-      if (is_ready_) return ErrorKind::peer_lost;
+      if (ready()) return ErrorKind::peer_lost;
       return reason.kind() == ErrorKind::peer_lost ? ErrorKind::unavailable : reason.kind();
   }
 }
 
-void Link::on_closed(const Error& reason) {
+void Link::end(const Error& reason, bool may_return) {
   if (state_ == State::ended) return;
+  const bool was_ready = ready();
+  const Error outcome(kind_of_end(reason), reason.what());
   state_ = State::ended;
   early_.clear();
   for (Loop::TimerId* timer : {&unused_timer_, &heartbeat_})
     if (*timer != 0) loop()->cancel(std::exchange(*timer, 0));
-  if (!is_dialled_ && !is_ready_ &&
+  if (!is_dialled_ && !was_ready &&
       (reason.kind() == ErrorKind::permission_denied || reason.kind() == ErrorKind::deadline_exceeded))
     AgentCounters::count(core_->counters().connections_refused);
-  const Error end(kind_of_end(reason), reason.what());
-  core_->link_ended(shared_from_this(), route_, end);
-  // The connection is lost, but the peer may exist and return.
-  if (is_ready_)
+  core_->links().remove(shared_from_this());
+  if (!was_ready && route_ != nullptr) route_->dial_failed(outcome);
+  if (was_ready)
     session_->lost(
-        shared_from_this(), end,
-        end.kind() == ErrorKind::peer_lost && reason.kind() == ErrorKind::peer_lost && !end_is_proven_);
-  log_end(reason);  // after that, no call uses the link
-  // The connection owns this link until the connection has reported its end. That may never happen if the
-  // program's io_context does not run.
-  connection_ = nullptr;
+        shared_from_this(), outcome,
+        may_return && outcome.kind() == ErrorKind::peer_lost && reason.kind() == ErrorKind::peer_lost);
+  log_end(reason, was_ready);  // after that, no call uses the link
   whole_ = nullptr;
   lanes_.clear();
+  // The connection owns this link until the connection has reported its end. That may never happen if the
+  // program's io_context does not run. Last, because the link may end with the connection.
+  const auto connection = std::exchange(connection_, nullptr);
 }
 
 }  // namespace weft::rpc

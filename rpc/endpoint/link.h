@@ -8,12 +8,12 @@
 #pragma once
 
 #include <weft/rpc/call/call_context.h>
-#include <weft/rpc/endpoint/heartbeats.h>
 #include <weft/rpc/transport/connection.h>
 #include <weft/rpc/wire/protocol.h>
 
 #include <atomic>
 #include <deque>
+#include <utility>
 #include <variant>
 
 namespace weft::rpc {
@@ -22,12 +22,40 @@ class AgentCore;
 class Route;
 class Session;
 
+// The silence of a link's peer, and the heartbeats that this side has queued.
+//
+// Silence is counted in beats and not in time, so that a period in which this process was stopped counts as
+// one beat. One silent beat proves nothing: the other side may send nothing between two beats of this side.
+// While a ping or a pong is queued, no second one is queued, so the queue does not grow if a peer sends pings
+// and reads nothing.
+class Heartbeats {
+ public:
+  // A beat of this side. received: the bytes that the peer has sent so far. Returns the number of beats since
+  // anything was received; 0: nothing is proven.
+  std::int64_t beat(std::uint64_t received) {
+    silent_ = received == std::exchange(received_, received) ? silent_ + 1 : 0;
+    return silent_ > 1 ? silent_ : 0;
+  }
+  // A frame was sent, so the next beat needs no ping.
+  void spoke() { has_spoken_ = true; }
+  bool needs_ping() { return !std::exchange(has_spoken_, false); }
+  // kind: ping or pong. queue(): false: one is queued already.
+  bool queue(FrameKind kind) { return !std::exchange(is_queued(kind), true); }
+  void left(FrameKind kind) { is_queued(kind) = false; }
+
+ private:
+  bool& is_queued(FrameKind kind) { return kind == FrameKind::ping ? has_ping_ : has_pong_; }
+
+  std::uint64_t received_ = 0;
+  std::int64_t silent_ = 0;
+  bool has_spoken_ = false, has_ping_ = false, has_pong_ = false;
+};
+
 class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_shared_from_this<Link> {
  public:
   // route, whole, lane_key: as of AgentCore::adopt().
   Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_ptr<Connection> connection,
        std::shared_ptr<Route> route, std::shared_ptr<Link> whole, std::uint64_t lane_key);
-  ~Link() override;
 
   // Called once: sends the hello and begins to receive. The link closes if the handshake does not succeed
   // within AgentOptions::handshake_timeout, or if no session uses it by then. If the agent is draining, an
@@ -38,8 +66,11 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::uint64_t number() const { return number_; }
   const std::shared_ptr<Loop>& loop() const { return loop_; }
   bool is_dialled() const { return is_dialled_; }  // by this agent
-  bool ready() const { return is_ready_; }         // the peer's Hello has arrived
-  // Any thread, once ready.
+  bool ready() const {                             // the handshake has succeeded, and the link has not ended
+    const State now = state_;
+    return now == State::spare || now == State::in_use || now == State::retired;
+  }
+  // Any thread, once it was ready.
   const AgentId& peer() const { return peer_; }
   const Protocol& protocol() const { return protocol_; }  // the negotiated protocol
   const std::shared_ptr<const Caller>& caller() const { return caller_; }
@@ -57,16 +88,16 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void close_soon(const Error& reason);           // any thread
   void join_new_session(const ResumeInfo& info);  // its session has ended, and the peer has not. Any thread.
 
-  void say_goodbye();                         // asks the peer to send no new requests
-  void close(const Error& reason);            // at once: drops queued frames
-  void finish(const Error& reason);           // sends queued frames, closes
+  void say_goodbye();                                         // asks the peer to send no new requests
+  void close(const Error& reason);                            // at once: drops queued frames
+  void finish(const Error& reason) { finish(reason, true); }  // sends queued frames, closes
   void expel(const Error& reason);            // like finish(), with peer_lost; sends the reason to the peer
   void end_incarnation(const Error& reason);  // like finish(); informs the peer that this agent has ended
 
   void on_frame(InboundFrame&& frame) override;
   bool awaits(const Prefix& reply) override;
   void on_skipped(const Prefix& message) override;
-  void on_closed(const Error& reason) override;
+  void on_closed(const Error& reason) override { end(reason, true); }
 
  private:
   // The table of transitions is in link.cc.
@@ -82,6 +113,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void on_first_frame(IncomingMessage& message);
   void on_hello(IncomingMessage& message);
   void on_goodbye(const std::optional<Error>& reason);
+  bool join_session();                    // false: the peer was refused
   void refuse_peer(const Error& reason);  // sends the reason to the peer, and closes
   bool check_user(const std::string& name, const std::string& identity);  // false: not admitted
   void limit_unused_time();
@@ -101,8 +133,11 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void beat();
   void await_beat();
   void send_beat(FrameKind kind, std::uint64_t id);
+  // may_return: only the connection is lost; otherwise the end of the peer is proven.
+  void finish(const Error& reason, bool may_return);
+  void end(const Error& reason, bool may_return);
   ErrorKind kind_of_end(const Error& reason) const;
-  void log_end(const Error& reason) const;
+  void log_end(const Error& reason, bool was_ready) const;
 
   const std::shared_ptr<AgentCore> core_;
   const std::uint64_t number_;
@@ -110,11 +145,9 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   std::shared_ptr<Connection> connection_;  // null once the connection has ended
   const std::shared_ptr<Route> route_;
   const bool is_dialled_;
-  State state_ = State::handshake;
-  std::atomic<bool> is_ready_{false};
+  std::atomic<State> state_{State::handshake};  // written on the loop
   std::atomic<bool> was_used_{false};
-  bool hello_left_ = false;     // this side's Hello was sent
-  bool end_is_proven_ = false;  // the peer itself is lost, not only the connection
+  bool hello_left_ = false;  // this side's Hello was sent
   AgentId peer_;
   HelloInfo hello_;  // of the peer
   std::string identity_;

@@ -49,7 +49,7 @@ void Link::on_lane_step(std::uint64_t step) {
           ->connect(
               dialled, loop(), core_->connection_options(route_->expected_agent()),
               while_alive(this, [key = step + i](Link& self, Result<std::shared_ptr<Connection>>&& made) {
-                if (!made.ok()) return;
+                if (!made.ok()) return self.lanes_.clear();
                 auto connection = std::move(made).get();
                 if (self.state_ == State::ended)
                   return connection->close(Error(ErrorKind::aborted, "its connection has ended"));
@@ -66,7 +66,7 @@ void Link::become_lane() {
   if (!is_dialled_)
     for (const auto& link : core_->links().all())
       if (const std::uint64_t offered = link->lane_key_;
-          link->is_ready_ && !link->is_dialled_ && offered != 0 && lane_key_ - offered - 1 < max_lanes)
+          link->ready() && !link->is_dialled_ && offered != 0 && lane_key_ - offered - 1 < max_lanes)
         whole_ = link;
   if (whole_ == nullptr || !connection_->is_network_flow() ||
       whole_->peer() != AgentId{hello_.name, hello_.incarnation} || whole_->caller()->identity != identity_)

@@ -6,11 +6,6 @@
 #include <algorithm>
 
 namespace weft::rpc {
-namespace {
-
-constexpr std::size_t max_forgotten = 1024;
-
-}  // namespace
 
 bool LinkTable::ByNumber::operator()(const std::shared_ptr<Link>& a, const std::shared_ptr<Link>& b) const {
   return a->number() < b->number();
@@ -48,15 +43,13 @@ LinkTable::Links LinkTable::all() const {
 
 void LinkTable::forget(const AgentId& peer, const Error& error) {
   MutexLock lock(mutex_);
-  forgotten_.emplace_back(peer, error);
-  if (forgotten_.size() > max_forgotten) forgotten_.pop_front();
+  forgotten_.add(peer, error);
 }
 
 std::optional<Error> LinkTable::forgotten(const AgentId& peer) const {
   MutexLock lock(mutex_);
-  for (const auto& [gone, error] : forgotten_)
-    if (gone == peer) return error;
-  return std::nullopt;
+  const auto* error = forgotten_.find(peer);
+  return error != nullptr ? std::optional(*error) : std::nullopt;
 }
 
 void LinkTable::add_to(AgentCounts& counts) const {

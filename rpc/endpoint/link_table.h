@@ -6,14 +6,12 @@
 #include <weft/rpc/core/agent_id.h>
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/mutex.h>
-#include <weft/rpc/wire/message.h>
+#include <weft/rpc/core/recent_map.h>
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
-#include <string>
 #include <vector>
 
 namespace weft::rpc {
@@ -59,7 +57,7 @@ class WEFT_EXPORT LinkTable {
   std::set<std::shared_ptr<Link>, ByNumber> links_ WEFT_GUARDED_BY(mutex_);
   // Accepted links whose hello has not arrived.
   std::set<std::shared_ptr<Link>, ByNumber> handshaking_ WEFT_GUARDED_BY(mutex_);
-  std::deque<std::pair<AgentId, Error>> forgotten_ WEFT_GUARDED_BY(mutex_);  // only the latest incarnations
+  RecentMap<AgentId, Error> forgotten_ WEFT_GUARDED_BY(mutex_){1024};
 };
 
 }  // namespace weft::rpc

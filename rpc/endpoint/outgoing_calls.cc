@@ -1,19 +1,8 @@
 #include <weft/rpc/endpoint/outgoing_calls.h>
 
 #include <algorithm>
-#include <limits>
 
 namespace weft::rpc {
-namespace {
-
-std::uint64_t granted(std::uint64_t limit) {
-  return limit != 0 ? limit : std::numeric_limits<std::uint64_t>::max();
-}
-
-}  // namespace
-
-OutgoingCalls::OutgoingCalls(std::uint64_t id_seed, std::uint32_t max_calls, std::uint64_t max_bytes)
-    : max_calls_(granted(max_calls)), max_bytes_(granted(max_bytes)), sent_(id_seed) {}
 
 // A search for each call that ends would cost O(n * n) for n calls.
 void OutgoingCalls::hold(std::shared_ptr<PendingCall> call) {

@@ -27,8 +27,9 @@ class WEFT_EXPORT OutgoingCalls {
     bool counts = false;                // as above
   };
 
-  // id_seed: random and secret (id_map.h). max_calls, max_bytes: the credit; 0: unlimited.
-  OutgoingCalls(std::uint64_t id_seed, std::uint32_t max_calls, std::uint64_t max_bytes);
+  // id_seed: random and secret (id_map.h). max_calls, max_bytes: the credit.
+  OutgoingCalls(std::uint64_t id_seed, std::uint64_t max_calls, std::uint64_t max_bytes)
+      : max_calls_(max_calls), max_bytes_(max_bytes), sent_(id_seed) {}
 
   // --- Calls that wait ---
   void hold(std::shared_ptr<PendingCall> call);

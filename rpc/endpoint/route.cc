@@ -5,10 +5,10 @@
 //                             failed, and the peer has connected meanwhile, or this agent has ended
 //   dialling   -> pausing     no address has led to the peer
 //   pausing    -> redialling  the pause has ended, and the route is still needed; or a call or connect()
-//   needs
-//                             it, and no call has failed with the dial before
+//                             needs it, and no call has failed with the dial before
 //   pausing    -> idle        there are new addresses, the peer has connected or is absent, or this agent
-//   ends redialling -> idle, pausing   as dialling
+//                             ends
+//   redialling -> idle, pausing   as dialling
 //
 // A route that nobody needs stays in `pausing`. Calls without a session wait in all states, except while
 // refuses().
@@ -120,14 +120,8 @@ void Route::place_handed_in() {
 void Route::place(std::shared_ptr<PendingCall> call) {
   if (call->finished()) return;
   const auto core = core_.lock();
-  if (core == nullptr || core->ended()) {
-    call->lose(ErrorKind::shut_down, "this agent has shut down");
-    return;
-  }
-  if (core->job_ended()) {
-    call->fail(*core->job_error());
-    return;
-  }
+  if (core == nullptr || core->ended()) return call->lose(ErrorKind::shut_down, "this agent has shut down");
+  if (core->job_ended()) return void(call->fail(*core->job_error()));
   if (const auto own = this->own()) return own->submit(std::move(call));
   std::shared_ptr<Session> session;
   {
@@ -143,10 +137,8 @@ void Route::place(std::shared_ptr<PendingCall> call) {
     return fail(*call, gone(*call->only()));
   // Control calls serve other calls, which have ended with the session, so a control call never connects. An
   // exception is the agent itself, to which it connects at the first use.
-  if (call->control() && name_ != core->id().name) {
-    call->lose(ErrorKind::peer_lost, "the peer is gone");
-    return;
-  }
+  if (call->control() && name_ != core->id().name)
+    return call->lose(ErrorKind::peer_lost, "the peer is gone");
   if (refuses() && !waits(*call, *core, *refusal_)) {
     const std::chrono::duration<double> left = not_before_ - loop()->now();
     return fail(*call, Error(refusal_->kind(), std::string(refusal_->what()) +
@@ -465,11 +457,8 @@ void Route::fail_waiting(const Error& reason) {
 
 void Route::fail(PendingCall& call, const Error& reason) const {
   const auto core = core_.lock();
-  if (const auto cause = core == nullptr ? std::nullopt : core->job_error_of_ends()) {
-    call.fail(*cause);
-    return;
-  }
-  call.fail(Error(reason.kind(), call.title() + ": " + reason.what(), Execution::not_sent));
+  const auto cause = core == nullptr ? std::nullopt : core->job_error_of_ends();
+  call.fail(cause ? *cause : Error(reason.kind(), call.title() + ": " + reason.what(), Execution::not_sent));
 }
 
 }  // namespace weft::rpc

@@ -1,10 +1,17 @@
 #include <weft/rpc/endpoint/route_table.h>
 
+#include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/endpoint/sessions.h>
 #include <weft/rpc/transport/local_address.h>
 
 #include <algorithm>
 
 namespace weft::rpc {
+
+std::shared_ptr<Route> RouteTable::make(const std::string& name, std::vector<Address> addresses) const {
+  return std::make_shared<Route>(core_.shared_from_this(), core_.pick_loop(), name, std::move(addresses),
+                                 false);
+}
 
 std::shared_ptr<Route> RouteTable::to_name(const std::string& name,
                                            const std::vector<std::string>& addresses) {
@@ -22,8 +29,8 @@ std::shared_ptr<Route> RouteTable::find_or_make(const std::string& name, std::ve
   MutexLock lock(mutex_);
   auto& route = routes_[name];
   if (route == nullptr) {
-    route = make_(name, std::move(addresses), nullptr);
-  } else if (!addresses.empty() && name != own_name_) {
+    route = make(name, std::move(addresses));
+  } else if (!addresses.empty() && name != core_.id().name) {
     route->loop()->post([route = route, known = std::move(addresses)] { route->learn(known); });
   }
   return route;
@@ -33,7 +40,7 @@ std::shared_ptr<Route> RouteTable::to_address(const std::string& address) {
   const Address parsed = Address::parse(address);
   MutexLock lock(mutex_);
   auto& route = routes_[parsed.text()];
-  if (route == nullptr) route = make_(parsed.text(), {parsed}, nullptr);
+  if (route == nullptr) route = make(parsed.text(), {parsed});
   return route;
 }
 
@@ -68,7 +75,8 @@ std::shared_ptr<Route> RouteTable::peer_connected(const std::string& name,
   auto& place = routes_[name];
   if (place == nullptr) place = dialled;
   if (place != nullptr) return place;
-  auto route = place = make_(name, {}, loop);
+  auto route = place =
+      std::make_shared<Route>(core_.shared_from_this(), loop, name, std::vector<Address>{}, true);
   if (routes_.size() < check_at_) return route;
   // Drops all unused routes. Some of them were in use by an attempt to connect when their peers were lost.
   std::erase_if(routes_, [this](const auto& entry) WEFT_REQUIRES(mutex_) {
@@ -81,7 +89,7 @@ std::shared_ptr<Route> RouteTable::peer_connected(const std::string& name,
 }
 
 bool RouteTable::is_unused(const std::string& name, const std::shared_ptr<Route>& route) const {
-  return route->is_to_visitor() && route.use_count() == 1 && !is_expected_(name);
+  return route->is_to_visitor() && route.use_count() == 1 && !core_.sessions().knows(name);
 }
 
 void RouteTable::drop_unused(const std::string& name) {

@@ -23,14 +23,8 @@ class WEFT_EXPORT RouteTable {
   // thread. An empty list: no address is known.
   using FindAddresses =
       std::function<void(const std::string& name, UniqueFunction<void(std::vector<Address>)>)>;
-  // loop: null means any loop of the agent.
-  using MakeRoute = std::function<std::shared_ptr<Route>(
-      const std::string& name, std::vector<Address> addresses, std::shared_ptr<Loop> loop)>;
-  using IsExpected = std::function<bool(const std::string& name)>;
 
-  // is_expected: an incarnation of that name is connected, or may return.
-  RouteTable(std::string own_name, MakeRoute make, IsExpected is_expected)
-      : own_name_(std::move(own_name)), make_(std::move(make)), is_expected_(std::move(is_expected)) {}
+  explicit RouteTable(AgentCore& core) : core_(core) {}  // core: owns this object
 
   // The route to the agent of that name. If the route does not exist, it is created, without a connection.
   // addresses: if not empty, they replace the addresses of an existing route, except the agent's route to
@@ -61,11 +55,10 @@ class WEFT_EXPORT RouteTable {
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done) const;
 
  private:
+  std::shared_ptr<Route> make(const std::string& name, std::vector<Address> addresses) const;
   bool is_unused(const std::string& name, const std::shared_ptr<Route>& route) const WEFT_REQUIRES(mutex_);
 
-  const std::string own_name_;
-  const MakeRoute make_;
-  const IsExpected is_expected_;
+  AgentCore& core_;
 
   mutable Mutex mutex_;
   std::map<std::string, std::shared_ptr<Route>> routes_ WEFT_GUARDED_BY(mutex_);

@@ -10,8 +10,6 @@ constexpr std::size_t smallest_ring = 16, largest_idle_ring = 1024;
 
 }  // namespace
 
-SentFrames::~SentFrames() = default;
-
 void SentFrames::count(const Kept& kept, std::int64_t sign) {
   const auto bytes = static_cast<std::uint64_t>(sign) * kept.bytes;
   const auto one = static_cast<std::size_t>(sign);

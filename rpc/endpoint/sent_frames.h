@@ -26,8 +26,6 @@ class WEFT_EXPORT SentFrames {
     bool is_refusal = false;      // a reply without a call
   };
 
-  ~SentFrames();
-
   // The number of the first frame that is kept, and of the next frame.
   std::uint64_t first() const { return first_; }
   std::uint64_t end() const { return end_; }

@@ -10,8 +10,7 @@
 //   connected   -> moving, joining, connected   the same; or the chooser has chosen another connection
 //   connected   -> unconnected  the connection of the other agent has ended, and it asks over another
 //   unconnected, joining, connected -> absent   the connection has ended, none is left that can be chosen,
-//   and
-//                               the peer may return
+//                               and the peer may return
 //   absent      -> unconnected  the peer has connected again
 //   any         -> over         the peer is gone or has ended the session, a limit, or this agent ends
 //
@@ -40,6 +39,7 @@ constexpr std::size_t max_refusals = 4096;
 // The open connections to one peer. An honest peer has more than two only if many of its routes lead here.
 constexpr std::size_t max_links = 16;
 
+// A limit that the peer has stated; 0: unlimited.
 template <class Number>
 Number stated(Number limit) {
   return limit != 0 ? limit : std::numeric_limits<Number>::max();
@@ -62,14 +62,12 @@ Session::Session(std::shared_ptr<AgentCore> core, AgentId peer, std::shared_ptr<
       max_replies_(std::min(stated(hello.max_replies), replies_in_flight(core_->options().limits))),
       jobs_(std::move(loop)),
       number_(is_chooser_ ? number : 0),
-      calls_(core_->sessions().id_seed(), hello.max_calls, hello.max_bytes),
+      calls_(core_->sessions().id_seed(), stated(hello.max_calls), stated(hello.max_bytes)),
       served_(*core_) {
   peer_limits_.header = stated(hello.max_header);
   peer_limits_.message = stated(hello.max_body);
   peer_limits_.attachments = stated(hello.max_attachments);
 }
-
-Session::~Session() = default;
 
 std::uint64_t Session::replies_in_flight(const Limits& limits) {
   return std::max(limits.in_flight, 2 * Unacknowledged::many_bytes);
@@ -311,28 +309,15 @@ void Session::submit(std::shared_ptr<PendingCall> call) {
 void Session::enter(std::shared_ptr<PendingCall> call) {
   if (call->finished()) return;
   was_used_.store(true, std::memory_order_relaxed);
-  if (core_->ended()) {
-    call->lose(ErrorKind::shut_down, "this agent has shut down");
-    return;
-  }
-  if (core_->job_ended()) {
-    call->fail(*core_->job_error());
-    return;
-  }
+  if (core_->ended()) return call->lose(ErrorKind::shut_down, "this agent has shut down");
+  if (core_->job_ended()) return void(call->fail(*core_->job_error()));
   if (state_ == State::over) return drop(call);
-  if (call->only() != nullptr && *call->only() != peer_) {
-    call->lose(ErrorKind::peer_lost,
-               to_string(*call->only()) + " is gone: " + to_string(peer_) + " has replaced it");
-    return;
-  }
-  if (is_leaving_ && !call->control()) {
-    call->lose(ErrorKind::shut_down, "the peer is shutting down");
-    return;
-  }
-  if (state_ == State::absent && call->fail_fast()) {
-    call->lose(ErrorKind::unavailable, "the connection is lost");
-    return;
-  }
+  if (call->only() != nullptr && *call->only() != peer_)
+    return call->lose(ErrorKind::peer_lost,
+                      to_string(*call->only()) + " is gone: " + to_string(peer_) + " has replaced it");
+  if (is_leaving_ && !call->control()) return call->lose(ErrorKind::shut_down, "the peer is shutting down");
+  if (state_ == State::absent && call->fail_fast())
+    return call->lose(ErrorKind::unavailable, "the connection is lost");
   const bool is_open = state_ == State::connected;
   if (call->deadline() || (!is_open && call->connect_within()))
     PendingCall::watch_time(call, loop(), !is_open);
@@ -366,11 +351,9 @@ void Session::dispatch(const std::shared_ptr<PendingCall>& call) {
     if (!sealed) return;
     check_fits(sealed->frame);
   } catch (const Error& error) {
-    call->fail(Error(error.kind(), call->title() + ": " + error.what(), Execution::not_sent));
-    return;
+    return void(call->fail(Error(error.kind(), call->title() + ": " + error.what(), Execution::not_sent)));
   } catch (...) {
-    call->finish(std::current_exception());
-    return;
+    return void(call->finish(std::current_exception()));
   }
   OutboundFrame& frame = sealed->frame;
   AgentCounters::count(core_->counters().bytes_sent, frame.bytes());
@@ -571,15 +554,6 @@ void Session::check_fits(const OutboundFrame& frame) const {
   check_outgoing(frame, peer_limits_, "the peer's");
 }
 
-bool Session::exceeds(const OutboundFrame& frame) const {
-  try {
-    check_fits(frame);
-    return false;
-  } catch (const Error&) {
-    return true;
-  }
-}
-
 void Session::send_reply(std::uint64_t call_id, OutboundFrame&& frame, ActiveCall&& active) {
   if (is_over()) return;  // the loop may not run any more
   frame.sent = [active = std::move(active)] {};
@@ -598,7 +572,8 @@ void Session::send_failure(const Prefix& request, const FailureInfo& failure, Ac
          {log_fields::call, std::to_string(request.call_id)},
          {log_fields::kind, to_string(failure.kind)}});
   OutboundFrame frame = OutgoingMessage::failure(request.call_id, failure);
-  if (failure.payload != nullptr && exceeds(frame)) {  // the error is more important than its payload
+  // The error is more important than its payload.
+  if (failure.payload != nullptr && !capture([&] { check_fits(frame); })) {
     FailureInfo bare = failure;
     bare.payload = nullptr;
     frame = OutgoingMessage::failure(request.call_id, bare);

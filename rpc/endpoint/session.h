@@ -17,7 +17,6 @@
 #include <weft/rpc/endpoint/outgoing_calls.h>
 #include <weft/rpc/endpoint/sent_frames.h>
 #include <weft/rpc/endpoint/served_calls.h>
-#include <weft/rpc/endpoint/unacknowledged.h>
 
 #include <atomic>
 #include <variant>
@@ -26,13 +25,62 @@ namespace weft::rpc {
 
 class Link;
 
+// The frames of a peer that a session has accepted and not acknowledged yet, and when it has to acknowledge
+// them.
+//
+// A request acknowledges all accepted frames, and a reply acknowledges its request and earlier frames. Other
+// frames are acknowledged at once if they are many, with the next frame that is sent if they are some, at the
+// end of the loop's turn if the peer waits for it, and after a delay if they are large. Otherwise the next
+// heartbeat acknowledges them.
+class Unacknowledged final {
+ public:
+  // When accept() wants an acknowledgement.
+  enum class Due : std::uint8_t {
+    later,        // with a later frame
+    now,          // at once
+    this_turn,    // at the end of the loop's turn
+    after_delay,  // after `delay`, if is_large() still holds
+  };
+
+  // Frames of this many bytes are acknowledged at once.
+  static constexpr std::uint64_t many_bytes = 4 << 20;
+  static constexpr auto delay = std::chrono::milliseconds{20};
+  // If the attachments of a notification have at most this size, its sender copies them, and the notification
+  // completes when it was sent: copying takes less time than waiting for the acknowledgement.
+  static constexpr std::uint64_t copied_bytes = 64 << 10;
+
+  // Counts an accepted frame. this_turn is returned once, until turn_ended().
+  Due accept(const Prefix& prefix) {
+    ++frames_;
+    bytes_ += Prefix::size + prefix.message_bytes();
+    if (frames_ >= many_frames || bytes_ >= many_bytes) return Due::now;
+    const bool is_awaited = (prefix.flags & frame_flags::acknowledge) != 0 ||
+                            ((prefix.flags & frame_flags::notify) != 0 && prefix.body_bytes > copied_bytes);
+    if (is_awaited) return std::exchange(is_posted_, true) ? Due::later : Due::this_turn;
+    return is_large() ? Due::after_delay : Due::later;
+  }
+  void turn_ended() { is_posted_ = false; }
+  void clear() { frames_ = bytes_ = 0; }  // all of them are acknowledged
+
+  // Of the frames that are not acknowledged: whether there are none; whether they are worth a frame of their
+  // own after a delay; and whether the next frame that is sent should acknowledge them.
+  bool is_empty() const { return frames_ == 0; }
+  bool is_large() const { return bytes_ >= large_bytes; }
+  bool is_due_with_next_frame() const { return frames_ >= few_frames || bytes_ >= few_bytes; }
+
+ private:
+  static constexpr std::uint64_t few_frames = 32, few_bytes = 1 << 20, many_frames = 256, large_bytes = 1024;
+
+  std::uint64_t frames_ = 0, bytes_ = 0;
+  bool is_posted_ = false;
+};
+
 class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from_this<Session> {
  public:
   // is_kept: the peer has features::sessions. number: as number(); the session's number if this agent is the
   // chooser.
   Session(std::shared_ptr<AgentCore> core, AgentId peer, std::shared_ptr<Loop> loop, const HelloInfo& hello,
           bool is_kept, std::uint64_t number);
-  ~Session();
 
   // The bytes of unacknowledged replies that this side accepts (HelloInfo::max_replies): more than it leaves
   // unacknowledged.
@@ -130,7 +178,6 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   void on_reply(std::shared_ptr<IncomingMessage> message);
   ServedCalls::Source source(const Link& link);
   void answer(Reply&& reply);
-  bool exceeds(const OutboundFrame& frame) const;
   bool is_full() const { return frames_.reply_bytes() >= max_replies_; }
   void serve_waiting();
   std::uint64_t keep(SentFrames::Frame&& frame);

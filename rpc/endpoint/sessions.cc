@@ -2,6 +2,7 @@
 
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/core/recent_map.h>
+#include <weft/rpc/endpoint/agent_core.h>
 
 #include <asio/posix/stream_descriptor.hpp>
 
@@ -101,15 +102,13 @@ class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
   std::optional<asio::posix::stream_descriptor> process_;
 };
 
-Sessions::Sessions(const AgentOptions& options, AgentId self, std::uint64_t id_seed, ProcessId own, Gone gone)
-    : timeout_(options.heartbeat.timeout),
-      self_(std::move(self)),
+Sessions::Sessions(AgentCore& core, std::uint64_t id_seed, ProcessId own)
+    : core_(core),
+      timeout_(core.options().heartbeat.timeout),
+      self_(core.id()),
       id_seed_(id_seed),
-      max_kept_total_(std::max(options.limits.in_flight_total, min_kept)),
-      own_(own),
-      gone_(std::move(gone)) {}
-
-Sessions::~Sessions() = default;
+      max_kept_total_(std::max(core.options().limits.in_flight_total, min_kept)),
+      own_(own) {}
 
 std::shared_ptr<Session> Sessions::open(const AgentId& life, const std::string& identity,
                                         const ProcessId& process, bool is_kept, const Make& make) {
@@ -255,7 +254,7 @@ void Sessions::give_up(const AgentId& life, const Absence& absence, const Error&
     if (found == entries_.end() || found->second.absence.get() != &absence) return;
     session = remove(found);
   }
-  gone_(session, reason);
+  if (const auto core = core_.weak_from_this().lock()) core->end_session(session, reason, true);
 }
 
 std::shared_ptr<Session> Sessions::find(const AgentId& life) const {
@@ -267,10 +266,8 @@ std::shared_ptr<Session> Sessions::find(const AgentId& life) const {
 std::shared_ptr<Session> Sessions::latest(const std::string& name) const {
   std::shared_ptr<Session> latest;
   MutexLock lock(mutex_);
-  for (auto entry = entries_.lower_bound(AgentId{name, 0});
-       entry != entries_.end() && entry->first.name == name; ++entry)
-    if (latest == nullptr || entry->second.session->number() > latest->number())
-      latest = entry->second.session;
+  for (const auto& [life, entry] : named(name))
+    if (latest == nullptr || entry.session->number() > latest->number()) latest = entry.session;
   return latest;
 }
 
@@ -293,18 +290,15 @@ bool Sessions::is_gone(const AgentId& life) const {
 std::vector<AgentId> Sessions::absent(const std::string& name) const {
   std::vector<AgentId> lives;
   MutexLock lock(mutex_);
-  for (auto entry = entries_.lower_bound(AgentId{name, 0});
-       entry != entries_.end() && entry->first.name == name; ++entry)
-    if (entry->second.absence != nullptr) lives.push_back(entry->first);
+  for (const auto& [life, entry] : named(name))
+    if (entry.absence != nullptr) lives.push_back(life);
   return lives;
 }
 
 bool Sessions::is_absent_on_this_host(const std::string& name) const {
-  const auto lives = absent(name);
   MutexLock lock(mutex_);
-  return std::any_of(lives.begin(), lives.end(), [this](const AgentId& life) WEFT_REQUIRES(mutex_) {
-    const auto found = entries_.find(life);
-    return found != entries_.end() && found->second.process.shares_network_of(own_);
+  return std::ranges::any_of(named(name), [this](const auto& one) {
+    return one.second.absence != nullptr && one.second.process.shares_network_of(own_);
   });
 }
 

@@ -10,16 +10,16 @@
 // A peer chooses its incarnation itself, and other ids contain only the incarnation. So an incarnation
 // belongs to one agent: the name that has stated it first, as long as the agent is connected or remembered.
 // Owned by AgentCore. Thread-safe. It calls no function of other classes with its mutex locked, except
-// `make`; `gone` runs on a loop.
+// `make`.
 #pragma once
 
 #include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/process_id.h>
-#include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/endpoint/session.h>
 
 #include <deque>
 #include <map>
+#include <ranges>
 #include <set>
 #include <unordered_map>
 
@@ -27,14 +27,11 @@ namespace weft::rpc {
 
 class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions> {
  public:
-  // A peer is gone; its entry has been removed.
-  using Gone = std::function<void(const std::shared_ptr<Session>& session, const Error& reason)>;
   // Makes a session. number: unique among the sessions of this agent.
   using Make = std::function<std::shared_ptr<Session>(std::uint64_t number)>;
 
-  // self: this agent. id_seed, own: Runtime::id_seed and Runtime::process.
-  Sessions(const AgentOptions& options, AgentId self, std::uint64_t id_seed, ProcessId own, Gone gone);
-  ~Sessions();
+  // id_seed, own: Runtime::id_seed and Runtime::process.
+  Sessions(AgentCore& core, std::uint64_t id_seed, ProcessId own);
 
   // The session for a connection to that incarnation. is_kept: as Session::is_kept(); otherwise a session is
   // made for each connection. identity: the proven identity of the peer. Throws permission_denied if the
@@ -97,19 +94,24 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
     std::shared_ptr<Absence> absence = nullptr;  // null: the peer is connected
     std::size_t* counted_in = nullptr;
   };
+  // The entries of all incarnations of that name.
+  auto named(const std::string& name) const WEFT_REQUIRES(mutex_) {
+    return std::ranges::subrange(entries_.lower_bound({name, 0}),
+                                 entries_.upper_bound({name, ~std::uint64_t{0}}));
+  }
   bool is_over(const AgentId& life) const WEFT_REQUIRES(mutex_);
   void end_absence(Entry& entry) WEFT_REQUIRES(mutex_);
   std::shared_ptr<Session> remove(std::map<AgentId, Entry>::iterator found) WEFT_REQUIRES(mutex_);
   void note_end(const Session& session) WEFT_REQUIRES(mutex_);
   void give_up(const AgentId& life, const Absence& absence, const Error& reason);
 
+  AgentCore& core_;
   const std::chrono::nanoseconds timeout_;
   const AgentId self_;
   const std::uint64_t id_seed_;
   const std::uint64_t max_kept_total_;
   std::atomic<std::uint64_t> kept_total_{0};
   const ProcessId own_;
-  const Gone gone_;
 
   mutable Mutex mutex_;
   std::uint64_t last_number_ WEFT_GUARDED_BY(mutex_) = 0;
