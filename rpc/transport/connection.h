@@ -69,10 +69,7 @@ class WEFT_EXPORT Connection {
   // Queues the frame, of any size, and does not block. After close() or finish() it drops the frame.
   virtual void send(OutboundFrame&& frame) = 0;
 
-  virtual std::uint64_t unsent_bytes() const = 0;    // bytes of queued frames that have not been sent
   virtual std::uint64_t received_bytes() const = 0;  // bytes so far, including bytes of incomplete frames
-  // The same for sending: grows whenever the other side takes a part of the queued frames.
-  virtual std::uint64_t sent_bytes() const = 0;
   // End the connection (see above). No effect on a connection that has ended.
   virtual void finish(const Error& reason) = 0;
   virtual void close(const Error& reason) = 0;

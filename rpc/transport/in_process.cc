@@ -1,6 +1,5 @@
 #include <weft/rpc/transport/in_process.h>
 
-#include <atomic>
 #include <deque>
 #include <optional>
 #include <utility>
@@ -40,14 +39,8 @@ class InProcessConnection final : public Connection,
     if (closed_) return;
     if (auto other = other_.lock()) {
       try {
-        InboundFrame inbound = other->take(frame);
-        const std::uint64_t bytes = inbound.header.size() + inbound.prefix.body_bytes;
-        queued_bytes_ += bytes;
-        unsent_bytes_ += bytes;
-        other->loop_->post([self = shared_from_this(), bytes, other, inbound = std::move(inbound)]() mutable {
-          self->unsent_bytes_ -= bytes;
-          other->arrive(std::move(inbound));
-        });
+        other->loop_->post(
+            [other, inbound = other->take(frame)]() mutable { other->arrive(std::move(inbound)); });
       } catch (const Error& bad) {
         other->loop_->post([other, bad] { other->close(bad); });
       }
@@ -55,9 +48,7 @@ class InProcessConnection final : public Connection,
     if (frame.sent) loop_->post(std::move(frame.sent));
   }
 
-  std::uint64_t unsent_bytes() const override { return unsent_bytes_; }
   std::uint64_t received_bytes() const override { return received_bytes_; }
-  std::uint64_t sent_bytes() const override { return queued_bytes_ - unsent_bytes_; }
 
   void finish(const Error& reason) override { close(reason); }  // frames that were sent are already posted
 
@@ -120,52 +111,45 @@ class InProcessConnection final : public Connection,
   std::deque<InboundFrame> early_;  // arrived before start()
   std::optional<Error> closed_;
   std::uint64_t received_bytes_ = 0;
-  std::uint64_t queued_bytes_ = 0;              // so far
-  std::atomic<std::uint64_t> unsent_bytes_{0};  // posted, but not yet handled on the other end's loop
 };
 
 }  // namespace
 
 struct InProcess::Entry {
-  Entry(PickLoop loop, const ConnectionOptions& all, Accepted call)
-      : pick(std::move(loop)), options(all), accepted(std::move(call)) {}
-
   PickLoop pick;
   ConnectionOptions options;
-  Mutex mutex;
-  Accepted accepted WEFT_GUARDED_BY(mutex);
+  Accepted accepted;
 };
 
 class InProcess::NameListener final : public Listener {
  public:
-  NameListener(std::shared_ptr<InProcess> network, Address address, std::shared_ptr<Entry> entry)
-      : network_(std::move(network)), address_(std::move(address)), entry_(std::move(entry)) {}
+  NameListener(std::shared_ptr<InProcess> network, Address address)
+      : network_(std::move(network)), address_(std::move(address)) {}
   ~NameListener() override { close(); }
   const Address& address() const override { return address_; }
   void close() override {
-    if (network_ == nullptr) return;
-    {
-      MutexLock lock(network_->mutex_);
-      network_->entries_.erase(address_.path);
-    }
-    MutexLock lock(entry_->mutex);
-    entry_->accepted = nullptr;
-    network_ = nullptr;
+    const auto network = std::exchange(network_, nullptr);
+    if (network == nullptr) return;
+    std::shared_ptr<Entry> removed;  // destroyed without the mutex
+    MutexLock lock(network->mutex_);
+    removed.swap(network->entries_[address_.path]);
+    network->entries_.erase(address_.path);
   }
 
  private:
   std::shared_ptr<InProcess> network_;
   Address address_;
-  std::shared_ptr<Entry> entry_;
 };
+
+std::shared_ptr<InProcess::Entry> InProcess::find(const std::string& name) {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(name);
+  return found == entries_.end() ? nullptr : found->second;
+}
 
 void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& options,
                         Connected done) {
-  std::shared_ptr<Entry> entry;
-  {
-    MutexLock lock(mutex_);
-    if (const auto found = entries_.find(address.path); found != entries_.end()) entry = found->second;
-  }
+  auto entry = find(address.path);
   auto their_loop = entry == nullptr ? nullptr : entry->pick();
   if (their_loop == nullptr) {
     loop->post([done = std::move(done), target = address.text()]() mutable {
@@ -178,14 +162,9 @@ void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, cons
                                                      "inproc <- " + address.path);
   InProcessConnection::join(here, there);
   // The pending jobs of each end keep it alive until its owner holds it.
-  there->loop()->post([entry, there] {
-    Accepted accepted;
-    {
-      MutexLock lock(entry->mutex);
-      accepted = entry->accepted;
-    }
-    if (accepted) {
-      accepted(there);
+  there->loop()->post([self = shared_from_this(), name = address.path, entry, there] {
+    if (self->find(name) == entry) {
+      entry->accepted(there);
     } else {
       there->close(Error(ErrorKind::shut_down, "the listener closed"));
     }
@@ -195,11 +174,11 @@ void InProcess::connect(const Address& address, std::shared_ptr<Loop> loop, cons
 
 std::unique_ptr<Listener> InProcess::listen(const Address& address, PickLoop pick,
                                             const ConnectionOptions& options, bool, Accepted accepted) {
-  auto entry = std::make_shared<Entry>(std::move(pick), options, std::move(accepted));
+  auto entry = std::make_shared<Entry>(Entry{std::move(pick), options, std::move(accepted)});
   MutexLock lock(mutex_);
-  if (!entries_.emplace(address.path, entry).second)
+  if (!entries_.emplace(address.path, std::move(entry)).second)
     throw Error(ErrorKind::already_exists, address.text() + ": address in use");
-  return std::make_unique<NameListener>(shared_from_this(), address, entry);
+  return std::make_unique<NameListener>(shared_from_this(), address);
 }
 
 }  // namespace weft::rpc

@@ -24,6 +24,8 @@ class WEFT_EXPORT InProcess final : public Transport, public std::enable_shared_
  private:
   struct Entry;
   class NameListener;
+  std::shared_ptr<Entry> find(const std::string& name);  // null: no agent listens there
+
   Mutex mutex_;
   std::map<std::string, std::shared_ptr<Entry>> entries_ WEFT_GUARDED_BY(mutex_);
 };

@@ -69,12 +69,17 @@ void StreamConnection::start(std::shared_ptr<ConnectionObserver> observer) {
   await_readable();
 }
 
-void StreamConnection::send(OutboundFrame&& frame) {
+void StreamConnection::send(OutboundFrame&& frame) { enqueue(queue_, std::move(frame)); }
+
+void StreamConnection::send_ahead(OutboundFrame&& frame) {
+  enqueue(frame.attachments.empty() ? ahead_ : queue_, std::move(frame));
+}
+
+void StreamConnection::enqueue(Fifo<Queued>& queue, OutboundFrame&& frame) {
   if (closed_ || finishing_) return;
   Queued queued{std::move(frame)};
-  queued.size = queued.bytes = queued.frame.head.size();
+  queued.size = queued.frame.head.size();
   for (const Buffer& attachment : queued.frame.attachments) {
-    queued.bytes += attachment.size();
     if (bulk_range_.contains(attachment.size())) {
       queued.addresses.push_back(reinterpret_cast<std::uintptr_t>(attachment.data()));
       queued.size += sizeof(std::uint64_t);
@@ -82,18 +87,7 @@ void StreamConnection::send(OutboundFrame&& frame) {
       queued.size += padded(attachment.size());
     }
   }
-  unsent_bytes_ += queued.bytes;
-  queue_.push(std::move(queued));
-  write_soon();
-}
-
-void StreamConnection::send_ahead(OutboundFrame&& frame) {
-  if (!frame.attachments.empty()) return send(std::move(frame));
-  if (closed_ || finishing_) return;
-  Queued queued{std::move(frame)};
-  queued.size = queued.bytes = queued.frame.head.size();
-  unsent_bytes_ += queued.bytes;
-  ahead_.push(std::move(queued));
+  queue.push(std::move(queued));
   write_soon();
 }
 
@@ -126,7 +120,6 @@ void StreamConnection::close(const Error& reason) {
   stream_->close();
   // Posted, because the caller may still use what on_closed() destroys.
   if (observer_ != nullptr) loop_->post([self = shared_from_this()] { self->report(); });
-  unsent_bytes_ = 0;
   // Last: destroying the frames notifies the owners of borrowed buffers.
   const auto unsent = std::exchange(queue_, {});
   const auto ahead = std::exchange(ahead_, {});
@@ -345,7 +338,6 @@ void StreamConnection::written(std::size_t bytes) {
   while (!queue_.empty() && front_written_ >= queue_.front().size) {
     front_written_ -= queue_.front().size;
     if (queue_.front().addresses.empty()) {
-      unsent_bytes_ -= queue_.front().bytes;
       Callback sent = std::move(queue_.front().frame.sent);
       queue_.drop();
       if (sent) sent();
@@ -369,8 +361,6 @@ void StreamConnection::on_acknowledged() {
     ++acknowledged_;
     if (finishing_) restart_close_timer();
     Queued pulled = unacknowledged_.pop();
-    unsent_bytes_ -= pulled.bytes;
-    sent_bytes_ += pulled.bytes;
     if (pulled.frame.sent) pulled.frame.sent();
     if (closed_) return;
   }

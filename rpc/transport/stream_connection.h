@@ -31,9 +31,7 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   void start(std::shared_ptr<ConnectionObserver> observer) override;
   void send(OutboundFrame&& frame) override;
   void send_ahead(OutboundFrame&& frame) override;
-  std::uint64_t unsent_bytes() const override { return unsent_bytes_; }
   std::uint64_t received_bytes() const override { return received_bytes_; }
-  std::uint64_t sent_bytes() const override { return sent_bytes_; }
   void finish(const Error& reason) override;
   void close(const Error& reason) override;
   std::string describe() const override { return description_; }
@@ -52,10 +50,10 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   struct Queued {
     OutboundFrame frame;
     std::size_t size = 0;                  // bytes on the stream
-    std::uint64_t bytes = 0;               // bytes of memory that the frame keeps
     std::vector<std::uint64_t> addresses;  // the addresses of its bulk attachments
   };
 
+  void enqueue(Fifo<Queued>& queue, OutboundFrame&& frame);
   void await_readable();
   void on_readable();
   bool take_frames();  // delivers frames from the bytes that were read; false: closed
@@ -90,11 +88,9 @@ class WEFT_EXPORT StreamConnection final : public Connection,
   Loop::TimerId timeout_ = 0;
 
   Fifo<Queued> queue_;
-  Fifo<Queued> ahead_;             // moves to the front of queue_ with the next write
-  std::size_t front_written_ = 0;  // bytes of the queue's front that have been written
-  std::uint64_t unsent_bytes_ = 0;
-  std::uint64_t received_bytes_ = 0;
-  std::uint64_t sent_bytes_ = 0;
+  Fifo<Queued> ahead_;                                 // moves to the front of queue_ with the next write
+  std::size_t front_written_ = 0;                      // bytes of the queue's front that have been written
+  std::uint64_t received_bytes_ = 0, sent_bytes_ = 0;  // over the stream
   Reading reading_ = Reading::open;
   std::shared_ptr<void> place_for_room_;  // the place in Admission's queue
   Loop::TimerId room_timer_ = 0;

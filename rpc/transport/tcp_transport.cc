@@ -24,12 +24,7 @@ std::string text(const tcp::endpoint& endpoint) {
   return Address{"tcp", endpoint.address().to_string(), std::to_string(endpoint.port()), {}}.text().substr(6);
 }
 
-// The numeric host; an IPv4 address that an IPv6 socket has accepted is an IPv4 address.
-std::string host_of(const tcp::endpoint& endpoint) {
-  const auto address = endpoint.address();
-  if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address.to_string();
-  return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).to_string();
-}
+std::string host_of(const tcp::endpoint& endpoint) { return unmapped(endpoint).address().to_string(); }
 
 // Only lanes need it: they may be idle for a long time. It prevents that a network drops an idle flow, and
 // detects a flow that was dropped.

@@ -1,64 +1,45 @@
 #include <weft/rpc/transport/tls_error.h>
 
 #include <string>
+#include <utility>
 
 namespace weft::rpc {
 namespace {
+
+constexpr std::pair<TlsError, const char*> messages[] = {
+    {TlsError::no_tls, "the peer does not speak TLS"},
+    {TlsError::no_weft, "the peer speaks TLS, but not weft"},
+    {TlsError::old_version, "the peer does not speak TLS 1.3"},
+    {TlsError::handshake_ended, "the peer closed the connection during the TLS handshake"},
+    {TlsError::truncated, "the stream was cut off: it ended without the peer's TLS close"},
+    {TlsError::damaged, "a TLS record was modified in transit"},
+    {TlsError::protocol, "the peer violated the TLS protocol"},
+    {TlsError::internal, "OpenSSL failed on this side"},
+    {TlsError::certificate_missing, "the peer offered no certificate"},
+    {TlsError::certificate_expired, "the peer's certificate is expired"},
+    {TlsError::certificate_not_yet_valid, "the peer's certificate is not yet valid"},
+    {TlsError::certificate_untrusted, "the peer's certificate is from no authority that this side trusts"},
+    {TlsError::certificate_for_another, "the peer's certificate is for another name"},
+    {TlsError::certificate_unfit, "the peer's certificate is not valid for this use"},
+    {TlsError::secret_missing, "the peer offered no pre-shared secret"},
+    {TlsError::secret_unknown, "unknown pre-shared secret"},
+    {TlsError::secret_wrong, "the peer's pre-shared secret differs from the secret of this side"},
+    {TlsError::own_certificate_missing, "the peer demands a certificate, and this side has none"},
+    {TlsError::own_certificate_expired, "the peer refused this side's certificate: it is expired"},
+    {TlsError::own_certificate_untrusted,
+     "the peer refused this side's certificate: the peer does not trust its authority"},
+    {TlsError::own_certificate_refused, "the peer refused this side's certificate"},
+    {TlsError::own_secret_refused,
+     "the peer refused this side's pre-shared secret: it is unknown to the peer, or differs for that id"},
+    {TlsError::refused, "the peer refused the TLS handshake"},
+};
 
 class TlsCategory final : public std::error_category {
  public:
   const char* name() const noexcept override { return "weft.tls"; }
   std::string message(int value) const override {
-    switch (static_cast<TlsError>(value)) {
-      case TlsError::no_tls:
-        return "the peer does not speak TLS";
-      case TlsError::no_weft:
-        return "the peer speaks TLS, but not weft";
-      case TlsError::old_version:
-        return "the peer does not speak TLS 1.3";
-      case TlsError::handshake_ended:
-        return "the peer closed the connection during the TLS handshake";
-      case TlsError::truncated:
-        return "the stream was cut off: it ended without the peer's TLS close";
-      case TlsError::damaged:
-        return "a TLS record was modified in transit";
-      case TlsError::protocol:
-        return "the peer violated the TLS protocol";
-      case TlsError::internal:
-        return "OpenSSL failed on this side";
-      case TlsError::certificate_missing:
-        return "the peer offered no certificate";
-      case TlsError::certificate_expired:
-        return "the peer's certificate is expired";
-      case TlsError::certificate_not_yet_valid:
-        return "the peer's certificate is not yet valid";
-      case TlsError::certificate_untrusted:
-        return "the peer's certificate is from no authority that this side trusts";
-      case TlsError::certificate_for_another:
-        return "the peer's certificate is for another name";
-      case TlsError::certificate_unfit:
-        return "the peer's certificate is not valid for this use";
-      case TlsError::secret_missing:
-        return "the peer offered no pre-shared secret";
-      case TlsError::secret_unknown:
-        return "unknown pre-shared secret";
-      case TlsError::secret_wrong:
-        return "the peer's pre-shared secret differs from the secret of this side";
-      case TlsError::own_certificate_missing:
-        return "the peer demands a certificate, and this side has none";
-      case TlsError::own_certificate_expired:
-        return "the peer refused this side's certificate: it is expired";
-      case TlsError::own_certificate_untrusted:
-        return "the peer refused this side's certificate: the peer does not trust its authority";
-      case TlsError::own_certificate_refused:
-        return "the peer refused this side's certificate";
-      case TlsError::own_secret_refused:
-        return "the peer refused this side's pre-shared secret: it is unknown to the peer, or differs for "
-               "that "
-               "id";
-      case TlsError::refused:
-        return "the peer refused the TLS handshake";
-    }
+    for (const auto& [error, message] : messages)
+      if (static_cast<int>(error) == value) return message;
     return "TLS error " + std::to_string(value);
   }
 };

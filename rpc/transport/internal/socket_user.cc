@@ -25,13 +25,6 @@ std::string uid_text(const std::optional<uid_t>& user) {
   return user ? "uid:" + std::to_string(*user) : std::string();
 }
 
-// An IPv4 address that an IPv6 socket has accepted is an IPv4 address.
-tcp::endpoint unmapped(const tcp::endpoint& end) {
-  const auto address = end.address();
-  if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return end;
-  return {asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()), end.port()};
-}
-
 // Whether a process has the socket, and the other side of the connection has answered. A search by addresses
 // may also find a listening socket.
 bool is_connected(unsigned state, std::uint64_t inode) {
@@ -113,6 +106,12 @@ std::string columns(const tcp::endpoint& end, bool v6) {
 }
 
 }  // namespace
+
+tcp::endpoint unmapped(const tcp::endpoint& end) {
+  const auto address = end.address();
+  if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return end;
+  return {asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()), end.port()};
+}
 
 std::string identity_of(asio::local::stream_protocol::socket& socket) {
   return uid_text(peer_user(socket.native_handle()));

@@ -19,6 +19,9 @@
 
 namespace weft::rpc {
 
+// The address, where an IPv4 address that an IPv6 socket has accepted is an IPv4 address.
+asio::ip::tcp::endpoint unmapped(const asio::ip::tcp::endpoint& end);
+
 // "uid:1000", or empty if the kernel reports no user. A TCP connection beyond loopback has none.
 std::string identity_of(asio::local::stream_protocol::socket& socket);
 WEFT_EXPORT std::string identity_of(asio::ip::tcp::socket& socket);

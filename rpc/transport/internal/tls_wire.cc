@@ -22,8 +22,6 @@ TlsWire::TlsWire(std::unique_ptr<ByteStream> lower)
   BIO_meth_set_ctrl(method_.get(), bio_control);
 }
 
-TlsWire::~TlsWire() = default;
-
 openssl::Bio TlsWire::make_bio() {
   openssl::Bio bio(BIO_new(method_.get()));
   if (bio == nullptr) throw std::bad_alloc();

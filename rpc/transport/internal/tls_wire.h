@@ -14,7 +14,6 @@ namespace weft::rpc {
 class TlsWire {
  public:
   explicit TlsWire(std::unique_ptr<ByteStream> lower);
-  ~TlsWire();
 
   ByteStream& lower() { return *lower_; }
   openssl::Bio make_bio();  // call once; the BIO must be destroyed before this object

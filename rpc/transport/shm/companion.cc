@@ -84,10 +84,7 @@ void sweep(const std::string& place) {
 }
 
 Address at(const std::string& folder, const std::string& name) {
-  Address address;
-  address.scheme = "shm";
-  address.path = folder + "/" + name;
-  return address;
+  return {.scheme = "shm", .host = {}, .port = {}, .path = folder + "/" + name};
 }
 
 std::string tcp_name(const std::string& space, const std::string& host, const std::string& port) {

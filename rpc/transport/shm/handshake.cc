@@ -10,6 +10,7 @@
 
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/while_alive.h>
+#include <weft/rpc/transport/internal/unix_socket.h>
 #include <weft/rpc/transport/shm/hello.h>
 #include <weft/rpc/transport/shm/shm_stream.h>
 
@@ -61,7 +62,21 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
         done_(std::move(done)),
         kept_(std::move(kept)) {}
 
-  void start() {
+  const std::shared_ptr<Loop>& loop() const override { return loop_; }
+
+  void connect(const asio::local::stream_protocol::endpoint& where) override {
+    socket_.async_connect(where, [self = shared_from_this()](asio::error_code error) {
+      self->loop_->run_turn([&] {
+        error = connect_result(self->socket_, error);
+        if (!error) return self->begin();
+        self->fail(
+            std::make_exception_ptr(Error(ErrorKind::unavailable, error.message(), Execution::not_sent)));
+      });
+    });
+  }
+
+  void begin() override {
+    if (!done_) return;  // it was aborted
     timer_ = loop_->schedule_closing(later(loop_->now(), options_.timeout), while_alive(this, [](auto& self) {
                                        self.timer_ = 0;
                                        self.fail(std::make_exception_ptr(lost("the handshake timed out")));
@@ -238,13 +253,11 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
 
 }  // namespace
 
-std::shared_ptr<ShmHandshake> ShmHandshake::begin(Socket socket, std::shared_ptr<Loop> loop,
-                                                  const ShmOptions& options, std::string description,
-                                                  Done done, std::shared_ptr<void> kept) {
-  auto greeting = std::make_shared<Greeting>(std::move(socket), std::move(loop), options,
-                                             std::move(description), std::move(done), std::move(kept));
-  greeting->start();
-  return greeting;
+std::shared_ptr<ShmHandshake> ShmHandshake::make(Socket socket, std::shared_ptr<Loop> loop,
+                                                 const ShmOptions& options, std::string description,
+                                                 Done done, std::shared_ptr<void> kept) {
+  return std::make_shared<Greeting>(std::move(socket), std::move(loop), options, std::move(description),
+                                    std::move(done), std::move(kept));
 }
 
 }  // namespace weft::rpc

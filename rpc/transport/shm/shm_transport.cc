@@ -32,59 +32,6 @@ class Places : public std::enable_shared_from_this<Places> {
   std::atomic<std::size_t> taken_{0};
 };
 
-// A connection that is being made, on either side. The pending operation keeps it alive: the connect, then
-// the handshake.
-class Attempt : public std::enable_shared_from_this<Attempt> {
- public:
-  Attempt(Socket socket, std::shared_ptr<Loop> loop, const ShmOptions& options, std::string description,
-          std::shared_ptr<void> place, ShmHandshake::Done done)
-      : loop_(std::move(loop)),
-        socket_(std::move(socket)),
-        options_(options),
-        description_(std::move(description)),
-        place_(std::move(place)),
-        done_(std::move(done)) {}
-
-  void connect(const asio::local::stream_protocol::endpoint& where) {
-    socket_.async_connect(where, [self = shared_from_this()](asio::error_code error) {
-      self->loop_->run_turn([&] {
-        error = connect_result(self->socket_, error);
-        if (!error) return self->greet();
-        self->place_.reset();
-        self->done_(Error(ErrorKind::unavailable, error.message(), Execution::not_sent));
-      });
-    });
-  }
-  void greet() {  // on the loop
-    if (aborted_) {
-      place_.reset();
-      return done_(Error(ErrorKind::shut_down, "the transport was shut down", Execution::not_sent));
-    }
-    handshake_ = ShmHandshake::begin(
-        std::move(socket_), loop_, options_, std::move(description_),
-        [self = shared_from_this()](Result<std::unique_ptr<ByteStream>> made) {
-          self->done_(std::move(made));
-        },
-        std::move(place_));
-  }
-
-  void abort() {
-    aborted_ = true;
-    if (const auto handshake = handshake_.lock()) handshake->abort();
-  }
-  const std::shared_ptr<Loop>& loop() const { return loop_; }
-
- private:
-  const std::shared_ptr<Loop> loop_;
-  Socket socket_;
-  const ShmOptions options_;
-  std::string description_;
-  std::shared_ptr<void> place_;
-  ShmHandshake::Done done_;
-  std::weak_ptr<ShmHandshake> handshake_;
-  bool aborted_ = false;
-};
-
 std::exception_ptr with_target(const std::exception_ptr& error, const std::string& target) {
   const auto known = as_error(error);
   if (!known) return error;
@@ -112,8 +59,8 @@ class ShmTransport final : public Transport {
                            " connections through shared memory, the maximum",
                        Execution::not_sent));
           });
-    auto attempt = std::make_shared<Attempt>(
-        Socket(io_context_of(*loop)), loop, options_, "shm -> " + address.path, std::move(place),
+    auto attempt = ShmHandshake::make(
+        Socket(io_context_of(*loop)), loop, options_, "shm -> " + address.path,
         [loop, connection, target = address.text(),
          done = std::move(done)](Result<std::unique_ptr<ByteStream>> made) mutable {
           if (!made) return done(with_target(made.error(), target));
@@ -121,7 +68,8 @@ class ShmTransport final : public Transport {
             return std::make_shared<StreamConnection>(
                 secured_client(std::move(made).get(), connection, {}, loop), loop, connection);
           }));
-        });
+        },
+        std::move(place));
     attempts_.add(attempt);
     attempt->connect(where);
   }
@@ -131,7 +79,7 @@ class ShmTransport final : public Transport {
   std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& connection,
                                    bool, Accepted accepted) override {
     auto loop = pick();
-    auto attempts = std::make_shared<Attempts<Attempt>>();
+    auto attempts = std::make_shared<Attempts<ShmHandshake>>();
     try {
       const auto where = unix_endpoint(address);
       auto acceptor = listen_on(io_context_of(*loop), where);
@@ -141,16 +89,17 @@ class ShmTransport final : public Transport {
            description = "shm <- " + address.path](Socket socket, const std::shared_ptr<Loop>& theirs) {
             auto place = places->take();
             if (place == nullptr) return;  // the other side sees the socket's end
-            auto attempt = std::make_shared<Attempt>(
-                std::move(socket), theirs, options, description, std::move(place),
+            auto attempt = ShmHandshake::make(
+                std::move(socket), theirs, options, description,
                 [theirs, connection, accepted](Result<std::unique_ptr<ByteStream>> made) {
                   if (made)
                     accepted(std::make_shared<StreamConnection>(
                         secured_server(std::move(made).get(), connection, theirs), theirs, connection));
                   // otherwise the other side is unknown, so there is nothing to report
-                });
+                },
+                std::move(place));
             attempts->add(attempt);
-            theirs->post([attempt] { attempt->greet(); });
+            theirs->post([attempt] { attempt->begin(); });
           },
           [attempts, path = address.path] {
             attempts->abort();
@@ -164,7 +113,7 @@ class ShmTransport final : public Transport {
  private:
   const ShmOptions options_;
   const std::shared_ptr<Places> places_;
-  Attempts<Attempt> attempts_;
+  Attempts<ShmHandshake> attempts_;
 };
 
 }  // namespace

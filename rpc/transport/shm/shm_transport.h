@@ -5,10 +5,8 @@
 // file when it closes.
 #pragma once
 
-#include <weft/rpc/transport/shm/options.h>
+#include <weft/rpc/transport/shm/handshake.h>
 #include <weft/rpc/transport/transport.h>
-
-#include <memory>
 
 namespace weft::rpc {
 

@@ -98,9 +98,7 @@ class FaultyConnection final : public rpc::Connection {
     }
     inner_->send(std::move(frame));
   }
-  std::uint64_t unsent_bytes() const override { return inner_->unsent_bytes(); }
   std::uint64_t received_bytes() const override { return inner_->received_bytes(); }
-  std::uint64_t sent_bytes() const override { return inner_->sent_bytes(); }
   void finish(const rpc::Error& reason) override {
     if (!stays_open(reason, 200)) inner_->finish(reason);
   }

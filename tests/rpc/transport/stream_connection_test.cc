@@ -72,7 +72,6 @@ TEST(SendAhead, OvertakesAllQueuedFramesExceptAPartlySentOne) {
   Ends ends({.capacity = 100'000});
   for (std::uint64_t i = 0; i < 200; ++i) ends.here->send(request(i, 100'000));
   ends.loop->run();
-  EXPECT_GT(ends.here->unsent_bytes(), 199U * 100'000) << "a part of the first has left";
   ends.here->send_ahead(beat(1));
   ends.here->send_ahead(beat(2));
   ends.loop->run();
@@ -83,7 +82,6 @@ TEST(SendAhead, OvertakesAllQueuedFramesExceptAPartlySentOne) {
   EXPECT_EQ(ends.second->order[2], "beat 2");
   EXPECT_EQ(ends.second->order[3], "1");
   EXPECT_EQ(ends.second->order.back(), "199");
-  EXPECT_EQ(ends.here->unsent_bytes(), 0U);
 }
 
 TEST(SendAhead, OvertakesTheUnsentPartOfABatch) {
@@ -129,7 +127,6 @@ TEST(SendAhead, LosesAndReordersNoOtherFrame) {
     EXPECT_EQ(ends.second->beats.size(), 200U + 67) << seed;
     std::sort(ends.first->beats.begin(), ends.first->beats.end());  // they overtake each other, too
     EXPECT_EQ(ends.first->beats, ids) << seed << ": what is sent while frames are delivered";
-    EXPECT_EQ(ends.here->unsent_bytes(), 0U);
     EXPECT_FALSE(ends.first->closed || ends.second->closed);
   }
 }
@@ -157,7 +154,6 @@ TEST(SendAhead, IsReleasedIfTheConnectionCloses) {
   ends.here->send_ahead(std::move(frame));
   ends.here->close(Error(ErrorKind::cancelled, "enough"));
   EXPECT_EQ(kept.use_count(), 1);
-  EXPECT_EQ(ends.here->unsent_bytes(), 0U);
 }
 
 TEST(SendAhead, IsNotForFramesWithAttachments) {

@@ -359,9 +359,10 @@ TEST_F(HandshakeTest, MayBeAborted) {
   on(*loop_, [&] {
     ShmHandshake::Socket socket(static_cast<asio::io_context&>(loop_->context()),
                                 asio::local::stream_protocol(), ends[0]);
-    handshake = ShmHandshake::begin(std::move(socket), loop_, {}, "", [&](Made made) {
+    handshake = ShmHandshake::make(std::move(socket), loop_, {}, "", [&](Made made) {
       ends_with.push_back(*kind_of([&] { std::move(made).get(); }));
     });
+    handshake->begin();
   });
   peer_->receive_hello();
   on(*loop_, [&] {
