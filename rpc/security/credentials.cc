@@ -111,8 +111,6 @@ std::shared_ptr<const CredentialSnapshot> read(const CredentialOptions& options)
 Credentials::Credentials(CredentialOptions options)
     : options_(std::move(options)), snapshot_(read(options_)) {}
 
-Credentials::~Credentials() = default;
-
 void Credentials::reload() {
   MutexLock one(reloading_);
   auto fresh = read(options_);

@@ -48,7 +48,6 @@ class WEFT_EXPORT Credentials {
   // Throws invalid_argument, which names the defect: a file is missing or readable by others, the key does
   // not match the certificate, the certificate is expired or its key too weak, a secret is too short.
   explicit Credentials(CredentialOptions options);
-  ~Credentials();
 
   // reload() reads the files again, replace() uses other options. Both throw as the constructor does, and
   // then the credentials do not change.

@@ -54,19 +54,8 @@ bool Permissions::Glob::fits(std::string_view text) const {
   return true;
 }
 
-Permissions::Permissions(const std::vector<PermissionRule>& rules, bool otherwise) : otherwise_(otherwise) {
-  rules_.reserve(rules.size());
-  for (const PermissionRule& rule : rules) {
-    if (rule.identity.empty() || rule.method.empty())
-      throw Error(ErrorKind::invalid_argument,
-                  "permissions: rule " + std::to_string(rules_.size() + 1) +
-                      " has an empty pattern, which matches nothing: use * to match all");
-    rules_.push_back({rule.allow, Glob(rule.identity), Glob(rule.method)});
-  }
-}
-
 Permissions Permissions::parse(std::string_view text) {
-  std::vector<PermissionRule> rules;
+  Permissions permissions;
   std::optional<bool> otherwise;
   for (std::size_t number = 1; !text.empty(); ++number) {
     const std::size_t end = std::min(text.find('\n'), text.size());
@@ -92,9 +81,10 @@ Permissions Permissions::parse(std::string_view text) {
     const bool allow = verdict(words[0]);
     if (words.size() != 3)
       refuse("found '" + line + "', expected 'allow IDENTITY METHOD' or 'deny IDENTITY METHOD'");
-    rules.push_back({allow, std::string(words[1]), std::string(words[2])});
+    permissions.rules_.push_back({allow, Glob(words[1]), Glob(words[2])});
   }
-  return Permissions(rules, otherwise.value_or(false));
+  permissions.otherwise_ = otherwise.value_or(false);
+  return permissions;
 }
 
 bool Permissions::allows(std::string_view identity, std::string_view method) const {

@@ -26,16 +26,8 @@
 
 namespace weft::rpc {
 
-// One rule: two patterns, in which * matches any characters.
-struct PermissionRule {
-  bool allow = false;
-  std::string identity = "*", method = "*";
-};
-
 class WEFT_EXPORT Permissions {
  public:
-  // otherwise: the default; true: allow. Throws invalid_argument for a rule with an empty pattern.
-  explicit Permissions(const std::vector<PermissionRule>& rules, bool otherwise = false);
   // Throws invalid_argument, with the line number, if the text is malformed.
   static Permissions parse(std::string_view text);
 
@@ -58,8 +50,10 @@ class WEFT_EXPORT Permissions {
     Glob identity, method;
   };
 
+  Permissions() = default;
+
   std::vector<Rule> rules_;
-  bool otherwise_;
+  bool otherwise_ = false;
 };
 
 }  // namespace weft::rpc
