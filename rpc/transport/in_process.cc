@@ -121,26 +121,6 @@ struct InProcess::Entry {
   Accepted accepted;
 };
 
-class InProcess::NameListener final : public Listener {
- public:
-  NameListener(std::shared_ptr<InProcess> network, Address address)
-      : network_(std::move(network)), address_(std::move(address)) {}
-  ~NameListener() override { close(); }
-  const Address& address() const override { return address_; }
-  void close() override {
-    const auto network = std::exchange(network_, nullptr);
-    if (network == nullptr) return;
-    std::shared_ptr<Entry> removed;  // destroyed without the mutex
-    MutexLock lock(network->mutex_);
-    removed.swap(network->entries_[address_.path]);
-    network->entries_.erase(address_.path);
-  }
-
- private:
-  std::shared_ptr<InProcess> network_;
-  Address address_;
-};
-
 std::shared_ptr<InProcess::Entry> InProcess::find(const std::string& name) {
   MutexLock lock(mutex_);
   const auto found = entries_.find(name);
@@ -178,7 +158,12 @@ std::unique_ptr<Listener> InProcess::listen(const Address& address, PickLoop pic
   MutexLock lock(mutex_);
   if (!entries_.emplace(address.path, std::move(entry)).second)
     throw Error(ErrorKind::already_exists, address.text() + ": address in use");
-  return std::make_unique<NameListener>(shared_from_this(), address);
+  return std::make_unique<Listener>(address, [self = shared_from_this(), name = address.path] {
+    std::shared_ptr<Entry> removed;  // destroyed without the mutex
+    MutexLock lock(self->mutex_);
+    removed.swap(self->entries_[name]);
+    self->entries_.erase(name);
+  });
 }
 
 }  // namespace weft::rpc

@@ -23,7 +23,6 @@ class WEFT_EXPORT InProcess final : public Transport, public std::enable_shared_
 
  private:
   struct Entry;
-  class NameListener;
   std::shared_ptr<Entry> find(const std::string& name);  // null: no agent listens there
 
   Mutex mutex_;

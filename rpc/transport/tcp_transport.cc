@@ -193,13 +193,13 @@ class TcpTransport final : public Transport {
       tcp::acceptor acceptor = bind(context, address, allow_remote);
       const auto bound = acceptor.local_endpoint();
       Address actual{"tcp", bound.address().to_string(), std::to_string(bound.port()), {}};
-      return std::make_unique<SocketListener<tcp>>(
+      return SocketListener<tcp>::make(
           std::move(acceptor), std::move(loop), std::move(actual), std::move(pick),
           [options, accepted = std::move(accepted)](tcp::socket socket, const std::shared_ptr<Loop>& theirs) {
             auto connection = make_connection(std::move(socket), theirs, options, Side::server);
             theirs->post([accepted, connection] { accepted(connection); });
           },
-          nullptr);
+          [] {});
     } catch (const asio::system_error& error) {
       throw Error(ErrorKind::unavailable, "cannot listen on " + address.text() + ": " + error.what());
     }

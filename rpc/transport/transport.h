@@ -36,13 +36,22 @@ inline std::exception_ptr cannot_connect(const std::string& target, const std::s
 }
 
 // Accepts connections at one address until close(), or until it is destroyed.
-class WEFT_EXPORT Listener {
+class Listener final {
  public:
-  virtual ~Listener() = default;
-  virtual const Address& address() const = 0;  // with the actual port
+  // end: ends the acceptance; it is called once, by close().
+  Listener(Address address, Callback end) : address_(std::move(address)), end_(std::move(end)) {}
+  ~Listener() { close(); }
+
+  const Address& address() const { return address_; }  // with the actual port
   // Any thread. After the call, no connection is accepted; connections that were accepted before may still be
   // passed to `accepted`.
-  virtual void close() = 0;
+  void close() {
+    if (auto end = std::exchange(end_, nullptr)) end();
+  }
+
+ private:
+  const Address address_;
+  Callback end_;
 };
 
 class WEFT_EXPORT Transport {

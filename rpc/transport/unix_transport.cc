@@ -49,7 +49,7 @@ class UnixTransport final : public Transport {
     auto loop = pick();
     try {
       auto acceptor = listen_on(io_context_of(*loop), unix_endpoint(address));
-      return std::make_unique<SocketListener<Protocol>>(
+      return SocketListener<Protocol>::make(
           std::move(acceptor), std::move(loop), address, std::move(pick),
           [options, accepted = std::move(accepted), target = address.text()](
               Protocol::socket socket, const std::shared_ptr<Loop>& theirs) {

@@ -38,22 +38,6 @@ struct SimTransport::Attempt {
   }
 };
 
-class SimTransport::DoorListener final : public rpc::Listener {
- public:
-  DoorListener(SimNetwork& network, rpc::Address address, std::shared_ptr<SimNetwork::Door> door)
-      : network_(network), address_(std::move(address)), door_(std::move(door)) {}
-  ~DoorListener() override { close(); }
-  const rpc::Address& address() const override { return address_; }
-  void close() override {
-    if (door_ != nullptr) network_.stop_listening(address_.path, std::exchange(door_, nullptr));
-  }
-
- private:
-  SimNetwork& network_;
-  const rpc::Address address_;
-  std::shared_ptr<SimNetwork::Door> door_;
-};
-
 void SimTransport::connect(const rpc::Address& address, std::shared_ptr<rpc::Loop> loop,
                            const rpc::ConnectionOptions& options, Connected done) {
   if (address.scheme != scheme() || address.path.empty())
@@ -100,9 +84,11 @@ std::unique_ptr<rpc::Listener> SimTransport::listen(const rpc::Address& address,
       accepted(std::make_shared<rpc::StreamConnection>(std::move(stream), loop, options));
     });
   };
-  if (!process_.world().network().listen(address.path, door))
+  SimNetwork& network = process_.world().network();
+  if (!network.listen(address.path, door))
     throw Error(ErrorKind::unavailable, "cannot listen on " + address.text() + ": address in use");
-  return std::make_unique<DoorListener>(process_.world().network(), address, std::move(door));
+  return std::make_unique<rpc::Listener>(
+      address, [&network, name = address.path, door] { network.stop_listening(name, door); });
 }
 
 }  // namespace weft::test

@@ -28,7 +28,6 @@ class WEFT_EXPORT SimTransport final : public rpc::Transport {
 
  private:
   struct Attempt;
-  class DoorListener;
 
   SimProcess& process_;
   std::vector<std::weak_ptr<Attempt>> attempts_;

@@ -83,7 +83,7 @@ class ShmTransport final : public Transport {
     try {
       const auto where = unix_endpoint(address);
       auto acceptor = listen_on(io_context_of(*loop), where);
-      return std::make_unique<SocketListener<asio::local::stream_protocol>>(
+      return SocketListener<asio::local::stream_protocol>::make(
           std::move(acceptor), std::move(loop), address, std::move(pick),
           [attempts, options = options_, places = places_, connection, accepted = std::move(accepted),
            description = "shm <- " + address.path](Socket socket, const std::shared_ptr<Loop>& theirs) {
