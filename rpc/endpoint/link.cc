@@ -139,10 +139,13 @@ void Link::deliver(InboundFrame&& frame) {
     case FrameKind::hello:
       throw Error(ErrorKind::protocol_error, "bad frame: a second Hello");
     case FrameKind::request:
+      return session_->on_request(*this, std::move(message), charge != nullptr);
     case FrameKind::reply:
+      return session_->on_reply(std::move(message));
     case FrameKind::cancel:
+      return session_->on_cancel(prefix.call_id);
     case FrameKind::credit:
-      return session_->on_message(*this, std::move(message), charge != nullptr);
+      return session_->on_credit(message->credit());
     case FrameKind::received:
       return session_->on_received(prefix.call_id);
     case FrameKind::resume:

@@ -402,6 +402,11 @@ void Session::fail_calls(const Error& error) {
   });
 }
 
+void Session::on_credit(const CreditInfo& credit) {
+  calls_.give_back(credit.calls, credit.bytes);
+  dispatch_held();
+}
+
 void Session::on_reply(std::shared_ptr<IncomingMessage> message) {
   // Even if the call has ended, because the reply may pass references to this agent.
   if (message->has_sections())
@@ -505,22 +510,6 @@ void Session::acknowledge() {
 
 ServedCalls::Source Session::source(const Link& link) {
   return {.carrier = shared_from_this(), .loop = link.loop(), .caller = link.caller()};
-}
-
-void Session::on_message(const Link& link, std::shared_ptr<IncomingMessage> message, bool admitted) {
-  switch (message->prefix().kind) {
-    case FrameKind::request:
-      return on_request(link, std::move(message), admitted);
-    case FrameKind::reply:
-      return on_reply(std::move(message));
-    case FrameKind::cancel:
-      return served_.cancel(message->prefix().call_id);
-    case FrameKind::credit:
-      calls_.give_back(message->credit().calls, message->credit().bytes);
-      return dispatch_held();
-    default:
-      return;
-  }
 }
 
 void Session::on_request(const Link& link, std::shared_ptr<IncomingMessage> message, bool admitted) {

@@ -119,7 +119,10 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   void lost(std::shared_ptr<Link> link, const Error& reason, bool may_return);
   // Of the link in use only, so on the session's loop. arrived(): counts the frame as accepted.
   void arrived(const Prefix& prefix);
-  void on_message(const Link& link, std::shared_ptr<IncomingMessage> message, bool admitted);
+  void on_request(const Link& link, std::shared_ptr<IncomingMessage> message, bool admitted);
+  void on_reply(std::shared_ptr<IncomingMessage> message);
+  void on_cancel(std::uint64_t call_id) { served_.cancel(call_id); }
+  void on_credit(const CreditInfo& credit);
   void on_skipped(const Link& link, const Prefix& prefix);
   void on_received(std::uint64_t count);
   bool awaits(std::uint64_t call_id) const { return calls_.awaits(call_id); }
@@ -174,8 +177,6 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   void drop(const std::shared_ptr<PendingCall>& call);
   void dispatch_held();
   void dispatch(const std::shared_ptr<PendingCall>& call);
-  void on_request(const Link& link, std::shared_ptr<IncomingMessage> message, bool admitted);
-  void on_reply(std::shared_ptr<IncomingMessage> message);
   ServedCalls::Source source(const Link& link);
   void answer(Reply&& reply);
   bool is_full() const { return frames_.reply_bytes() >= max_replies_; }
