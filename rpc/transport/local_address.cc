@@ -74,8 +74,7 @@ bool is_on_host_of_peer(const Address& stated, const std::optional<HostPair>& ho
   if (!hosts) return false;
   if (stated.scheme == "tcp" && stated.host == hosts->other) return true;
   const bool one_host = hosts->other.empty() || is_own_address(hosts->other);
-  if (stated.scheme != "tcp") return one_host;
-  return one_host && is_own_address(stated.host);
+  return one_host && (stated.scheme != "tcp" || is_own_address(stated.host));
 }
 
 }  // namespace weft::rpc

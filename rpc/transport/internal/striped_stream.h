@@ -54,11 +54,11 @@ class StripedStream final : public ByteStream {
   std::optional<HostPair> hosts() const override { return streams_.front()->hosts(); }
 
  private:
-  struct Way {                                                                // one direction
-    std::uint64_t at;                                                         // the position of its next byte
-    std::uint64_t first_striped = std::numeric_limits<std::uint64_t>::max();  // a position
-  };
   static constexpr auto never = std::numeric_limits<std::uint64_t>::max();
+  struct Way {                            // one direction
+    std::uint64_t at;                     // the position of its next byte
+    std::uint64_t first_striped = never;  // a position
+  };
   static bool stripe(Way& way) {
     if (way.first_striped != never) return false;
     way.first_striped = (way.at + block - 1) / block * block;

@@ -98,11 +98,6 @@ std::string unix_name(const std::string& path) {
   return "unix-" + std::to_string(info.st_dev) + "-" + std::to_string(info.st_ino);
 }
 
-bool exists(const Address& companion) {
-  struct stat info{};
-  return ::lstat(companion.path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
-}
-
 }  // namespace
 
 std::optional<Address> companion_of(const Address& address) {
@@ -125,8 +120,10 @@ std::vector<Address> companions_towards(const Address& address) {
   const std::string place = folder(false);
   if (place.empty()) return found;
   const auto look = [&](const std::string& name) {
+    std::error_code unknown;
     Address companion = at(place, name);
-    if (!name.empty() && exists(companion)) found.push_back(std::move(companion));
+    if (!name.empty() && is_socket(std::filesystem::symlink_status(companion.path, unknown)))
+      found.push_back(std::move(companion));
   };
   if (address.scheme == "unix") {
     look(unix_name(address.path));

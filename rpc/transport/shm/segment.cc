@@ -50,42 +50,22 @@ ShmSegment ShmSegment::open(Descriptor memory, std::size_t max_bytes) {
 
 ShmSegment::ShmSegment(Descriptor memory, std::size_t capacity)
     : memory_(std::move(memory)), capacity_(capacity) {
-  const std::size_t page = page_size();
+  const std::size_t page = page_size(), whole = page + 2 * capacity;
   // Reserve the addresses first, so that the two mappings of the data are adjacent.
-  void* reserved =
-      ::mmap(nullptr, page + 2 * capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* reserved = ::mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED)
     throw Error(ErrorKind::resource_exhausted, "cannot map shared memory: " + reason(errno));
-  base_ = static_cast<std::byte*>(reserved);
+  base_ = {static_cast<std::byte*>(reserved), Unmap{whole}};
   const auto map = [&](std::size_t at, std::size_t size, std::size_t offset) {
-    return ::mmap(base_ + at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory_.get(),
+    return ::mmap(base_.get() + at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory_.get(),
                   static_cast<off_t>(offset)) != MAP_FAILED;
   };
   if (map(0, page + capacity, 0) && map(page + capacity, capacity, page)) return;
   const int error = errno;
-  unmap();
   if (error == EPERM || error == EACCES) refuse_memory("it may not be written");
   throw Error(ErrorKind::resource_exhausted, "cannot map shared memory: " + reason(error));
 }
 
-ShmSegment::ShmSegment(ShmSegment&& other) noexcept
-    : memory_(std::move(other.memory_)),
-      base_(std::exchange(other.base_, nullptr)),
-      capacity_(std::exchange(other.capacity_, 0)) {}
-
-ShmSegment& ShmSegment::operator=(ShmSegment&& other) noexcept {
-  if (this == &other) return *this;
-  unmap();
-  memory_ = std::move(other.memory_);
-  base_ = std::exchange(other.base_, nullptr);
-  capacity_ = std::exchange(other.capacity_, 0);
-  return *this;
-}
-
-ShmSegment::~ShmSegment() { unmap(); }
-
-void ShmSegment::unmap() {
-  if (base_ != nullptr) ::munmap(std::exchange(base_, nullptr), page_size() + 2 * capacity_);
-}
+void ShmSegment::Unmap::operator()(std::byte* base) const { ::munmap(base, bytes); }
 
 }  // namespace weft::rpc

@@ -1,16 +1,15 @@
 // ShmSegment: memory that two processes share. One of them created it, and neither trusts the other.
 //
-// A segment is a memfd with one control page and a data region whose size is a power of two. The size of the
-// file is sealed: otherwise a process could truncate the file and so kill its readers (SIGBUS). The data
-// region is mapped twice in a row, so that a copy of at most its capacity never wraps. Pages are allocated
-// when they are first written, so an idle segment costs little. The destructor unmaps the segment.
-// Thread-safety: a value; the other process may change the bytes at any time.
+// A segment is sealed memory (sealed_memory.h) with one control page and a data region whose size is a power
+// of two. The data region is mapped twice in a row, so that a copy of at most its capacity never wraps. The
+// destructor unmaps the segment. Thread-safety: a value; the other process may change the bytes at any time.
 #pragma once
 
 #include <weft/rpc/core/descriptor.h>
 #include <weft/rpc/core/export.h>
 
 #include <cstddef>
+#include <memory>
 
 namespace weft::rpc {
 
@@ -28,13 +27,9 @@ class WEFT_EXPORT ShmSegment {
   // or has more than `max_bytes` bytes of data.
   static ShmSegment open(Descriptor memory, std::size_t max_bytes);
 
-  ShmSegment(ShmSegment&& other) noexcept;
-  ShmSegment& operator=(ShmSegment&& other) noexcept;
-  ~ShmSegment();
-
-  std::byte* control() const { return base_; }             // one page, initially zero
-  std::byte* data() const { return base_ + page_size(); }  // 2 * capacity() bytes: the data region twice
-  std::size_t capacity() const { return capacity_; }       // bytes of the data region
+  std::byte* control() const { return base_.get(); }             // one page, initially zero
+  std::byte* data() const { return base_.get() + page_size(); }  // 2 * capacity() bytes: the region twice
+  std::size_t capacity() const { return capacity_; }             // bytes of the data region
 
   // The descriptor of the memfd, which the peer maps. After it has been sent it may be closed, because the
   // mapping does not depend on it.
@@ -44,12 +39,15 @@ class WEFT_EXPORT ShmSegment {
   static std::size_t page_size();  // bytes, of this system
 
  private:
+  struct Unmap {
+    std::size_t bytes = 0;
+    void operator()(std::byte* base) const;
+  };
   ShmSegment(Descriptor memory, std::size_t capacity);  // maps
-  void unmap();
 
   Descriptor memory_;
-  std::byte* base_ = nullptr;
-  std::size_t capacity_ = 0;
+  std::unique_ptr<std::byte, Unmap> base_;
+  std::size_t capacity_;
 };
 
 }  // namespace weft::rpc

@@ -2,6 +2,7 @@
 // (docs/internals/wire_protocol.md, "Sessions").
 #include <weft/rpc/endpoint/session.h>
 #include <weft/rpc/endpoint/sessions.h>
+#include <weft/rpc/wire/protocol.h>
 
 #include <algorithm>
 
