@@ -96,7 +96,7 @@ bool Link::takes(const Prefix& frame) const {
 }
 
 void Link::on_frame(InboundFrame&& frame) {
-  if (state_ == State::ended) return;
+  if (state_ == State::ended || (frame.header.empty() && !ready())) return;
   if (ready() && (frame.prefix.is_numbered() || frame.prefix.kind == FrameKind::received)) {
     if (!early_.empty()) return void(early_.emplace_back(std::move(frame)));
     if (!takes(frame.prefix)) return;
@@ -111,14 +111,10 @@ void Link::decided() {
     if (early.empty()) return;  // the link has ended
     early.pop_front();
     try {
-      while (!early.empty() && !std::holds_alternative<Resumed>(early.front())) {
-        Early next = std::move(early.front());
+      while (!early.empty() && early.front()) {
+        InboundFrame next = *std::move(early.front());
         early.pop_front();
-        if (auto* frame = std::get_if<InboundFrame>(&next)) {
-          if (self->takes(frame->prefix)) self->deliver(std::move(*frame));
-        } else if (const auto& skipped = std::get<Prefix>(next); self->takes(skipped)) {
-          self->skip(skipped);
-        }
+        if (self->takes(next.prefix)) self->deliver(std::move(next));
       }
     } catch (const Error& bad) {
       self->close(bad);
@@ -130,6 +126,7 @@ void Link::decided() {
 
 void Link::deliver(InboundFrame&& frame) {
   if (ready() && frame.prefix.is_numbered()) session_->arrived(frame.prefix);
+  if (frame.header.empty()) return session_->on_skipped(*this, frame.prefix);
   const auto charge = std::move(frame.charge);  // kept until the call has its own charge
   auto message = std::make_shared<IncomingMessage>(std::move(frame), core_->options().limits);
   AgentCounters::count(core_->counters().bytes_received, message->bytes());
@@ -149,7 +146,7 @@ void Link::deliver(InboundFrame&& frame) {
     case FrameKind::received:
       return session_->on_received(prefix.call_id);
     case FrameKind::resume:
-      early_.emplace_back(Resumed{});
+      early_.emplace_back(std::nullopt);
       return session_->on_resume(shared_from_this(), message->resume());
     case FrameKind::goodbye:
       return on_goodbye(message->goodbye());
@@ -165,18 +162,6 @@ void Link::deliver(InboundFrame&& frame) {
 
 bool Link::awaits(const Prefix& reply) {
   return !early_.empty() || (state_ == State::in_use && session_->awaits(reply.call_id));
-}
-
-// Only the prefix of the message was read.
-void Link::on_skipped(const Prefix& message) {
-  if (!ready()) return;
-  if (!early_.empty()) return void(early_.emplace_back(message));
-  if (takes(message)) skip(message);
-}
-
-void Link::skip(const Prefix& message) {
-  session_->arrived(message);
-  session_->on_skipped(*this, message);
 }
 
 void Link::on_first_frame(IncomingMessage& message) {
@@ -331,7 +316,7 @@ void Link::join_new_session(const ResumeInfo& info) {
     self->state_ = State::spare;
     self->core_->link_ready(self, self->session_, self->route_, self->hello_);
     if (info.session == 0) return;
-    self->early_.emplace_back(Resumed{});
+    self->early_.emplace_back(std::nullopt);
     self->session_->on_resume(self, info);
   });
 }

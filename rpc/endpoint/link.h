@@ -14,7 +14,6 @@
 #include <atomic>
 #include <deque>
 #include <utility>
-#include <variant>
 
 namespace weft::rpc {
 
@@ -96,7 +95,6 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
 
   void on_frame(InboundFrame&& frame) override;
   bool awaits(const Prefix& reply) override;
-  void on_skipped(const Prefix& message) override;
   void on_closed(const Error& reason) override { end(reason, true); }
 
  private:
@@ -124,12 +122,8 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void become_lane();
   void use_lanes();  // if all are there
   void stripe_writes();
-  // A `resume` that the session has not seen yet, and what has followed it; a prefix: the frame was skipped.
-  struct Resumed {};
-  using Early = std::variant<Resumed, InboundFrame, Prefix>;
   bool takes(const Prefix& frame) const;  // false: the frame is dropped
   void deliver(InboundFrame&& frame);
-  void skip(const Prefix& message);
   void beat();
   void await_beat();
   void send_beat(FrameKind kind, std::uint64_t id);
@@ -154,7 +148,8 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   Protocol protocol_;  // negotiated by the two hellos
   std::shared_ptr<const Caller> caller_;
   std::shared_ptr<Session> session_;  // null until ready
-  std::deque<Early> early_;
+  // nullopt: a `resume` that the session has not seen yet. The frames that have followed it.
+  std::deque<std::optional<InboundFrame>> early_;
   Loop::TimerId unused_timer_ = 0, heartbeat_ = 0;
   std::shared_ptr<Link> whole_;                     // the link of which this one is a lane
   std::atomic<std::uint64_t> lane_key_;             // of a lane, or that was offered for the lanes; 0: none

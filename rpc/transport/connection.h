@@ -50,12 +50,11 @@ struct ConnectionOptions {
 class WEFT_EXPORT ConnectionObserver {
  public:
   virtual ~ConnectionObserver() = default;
-  // A whole frame has arrived. If on_frame() throws an Error, the connection closes.
+  // A whole frame has arrived. An empty header: a large message was skipped, a request for which there was no
+  // room, or a reply that no call waits for. If on_frame() throws an Error, the connection closes.
   virtual void on_frame(InboundFrame&& frame) = 0;
   // Whether a call waits for the large reply with this prefix. If not, the reply is skipped.
   virtual bool awaits(const Prefix& reply) { return (void)reply, true; }
-  // A large message was skipped: a request for which there was no room, or a reply that no call waits for.
-  virtual void on_skipped(const Prefix& message) { (void)message; }
   // The connection has closed. No call follows.
   virtual void on_closed(const Error& reason) = 0;
 };

@@ -176,11 +176,7 @@ bool StreamConnection::take_frames() {
     while (!closed_ && !finishing_) {
       auto frame = reader_.next();
       if (frame) {
-        if (frame->header.empty()) {
-          observer->on_skipped(frame->prefix);
-        } else {
-          observer->on_frame(std::move(*frame));
-        }
+        observer->on_frame(std::move(*frame));
         if (queue_.size() >= max_held_back && writing_ != Writing::blocked) write();
         continue;
       }
