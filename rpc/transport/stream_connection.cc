@@ -261,8 +261,7 @@ void StreamConnection::lost(const std::error_code& error) {
   if (error == asio::error::eof)
     return close(Error(ErrorKind::peer_lost, "the other side closed the connection"));
   // Another try does not help if one side refuses the other's credentials.
-  if (refuses_peer(error) || refused_by_peer(error))
-    return close(Error(ErrorKind::permission_denied, stream_->explain(error)));
+  if (is_refusal(error)) return close(Error(ErrorKind::permission_denied, stream_->explain(error)));
   close(Error(ErrorKind::peer_lost, "connection lost: " + stream_->explain(error)));
 }
 

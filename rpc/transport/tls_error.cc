@@ -46,17 +46,12 @@ class TlsCategory final : public std::error_category {
 
 constinit const TlsCategory category;
 
-bool within(const std::error_code& error, int first, int end) {
-  return error.category() == tls_category() && error.value() >= first && error.value() < end;
-}
-
 }  // namespace
 
 const std::error_category& tls_category() { return category; }
 
-bool refuses_peer(const std::error_code& error) {
-  return error == TlsError::no_tls || within(error, 100, 200);
+bool is_refusal(const std::error_code& error) {
+  return error == TlsError::no_tls || (error.category() == tls_category() && error.value() >= 100);
 }
-bool refused_by_peer(const std::error_code& error) { return within(error, 200, 300); }
 
 }  // namespace weft::rpc

@@ -45,11 +45,9 @@ enum class TlsError {
 WEFT_EXPORT const std::error_category& tls_category();
 inline std::error_code make_error_code(TlsError error) { return {static_cast<int>(error), tls_category()}; }
 
-// Whether this side refuses the peer: the peer's credentials are wrong, expired or missing, or the peer does
-// not speak TLS. Such an error is logged and counted, and is not retried.
-WEFT_EXPORT bool refuses_peer(const std::error_code& error);
-// Whether the peer refuses this side's credentials.
-WEFT_EXPORT bool refused_by_peer(const std::error_code& error);
+// Whether one side refuses the other: its credentials are wrong, expired or missing, or it does not speak
+// TLS. Such an error is logged and counted, and is not retried.
+WEFT_EXPORT bool is_refusal(const std::error_code& error);
 
 }  // namespace weft::rpc
 

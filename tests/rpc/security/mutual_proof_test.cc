@@ -175,7 +175,7 @@ TEST_F(MutualProof, ACertificateThatIsExpiredOrNotYetValid) {
       pair.run();
       EXPECT_EQ(pair.ours->received(), "");
       expect_error(*pair.ours, error, words);
-      EXPECT_TRUE(rpc::refuses_peer(pair.ours->read_error()));
+      EXPECT_TRUE(rpc::is_refusal(pair.ours->read_error()));
       EXPECT_EQ(pair.theirs->received(), "");
       EXPECT_NE(pair.theirs->error().find(over ? "alert certificate expired" : "alert bad certificate"),
                 std::string::npos)
@@ -358,7 +358,7 @@ TEST_F(MutualProof, AnAuthorityBelowTheTrustedOne) {
   const Credentials forger(forged);
   TlsPair forgery(forger, server);
   expect_refused(forgery.run());
-  EXPECT_TRUE(rpc::refuses_peer(forgery.server->read_error())) << forgery.server->explained();
+  EXPECT_TRUE(rpc::is_refusal(forgery.server->read_error())) << forgery.server->explained();
 }
 
 TEST_F(MutualProof, OneAuthorityBelowIsTrustedWithoutItsRoot) {
@@ -398,8 +398,8 @@ TEST_F(MutualProof, AnUnknownSecret) {
   expect_refused(pair.run());
   expect_error(*pair.server, TlsError::secret_unknown, "unknown pre-shared secret 'job8'");
   expect_error(*pair.client, TlsError::own_secret_refused, "'job8'");
-  EXPECT_TRUE(rpc::refuses_peer(pair.server->read_error()));
-  EXPECT_TRUE(rpc::refused_by_peer(pair.client->read_error()));
+  EXPECT_TRUE(rpc::is_refusal(pair.server->read_error()));
+  EXPECT_TRUE(rpc::is_refusal(pair.client->read_error()));
 }
 
 TEST_F(MutualProof, TwoSecretsHoldAtOnce) {
