@@ -7,38 +7,36 @@
 
 namespace weft::rpc {
 
-bool LinkTable::ByNumber::operator()(const std::shared_ptr<Link>& a, const std::shared_ptr<Link>& b) const {
-  return a->number() < b->number();
-}
-
 std::shared_ptr<Link> LinkTable::add(const std::shared_ptr<Link>& link, bool accepted) {
   MutexLock lock(mutex_);
-  links_.insert(link);
-  if (accepted) handshaking_.insert(link);
+  links_.emplace(link->number(), link);
+  if (accepted) handshaking_.emplace(link->number(), link);
   if (handshaking_.size() <= max_handshakes_) return nullptr;
-  return std::move(handshaking_.extract(handshaking_.begin()).value());
+  return std::move(handshaking_.extract(handshaking_.begin()).mapped());
 }
 
 void LinkTable::handshake_over(const std::shared_ptr<Link>& link) {
   MutexLock lock(mutex_);
-  handshaking_.erase(link);
+  handshaking_.erase(link->number());
 }
 
 void LinkTable::remove(const std::shared_ptr<Link>& link) {
   MutexLock lock(mutex_);
-  links_.erase(link);
-  handshaking_.erase(link);
+  links_.erase(link->number());
+  handshaking_.erase(link->number());
 }
 
-LinkTable::Links LinkTable::clear() {
+void LinkTable::clear() {
+  ByNumber links;  // destroyed without the mutex
   MutexLock lock(mutex_);
-  const auto links = std::exchange(links_, {});
-  return {links.begin(), links.end()};
+  links.swap(links_);
 }
 
 LinkTable::Links LinkTable::all() const {
+  Links all;
   MutexLock lock(mutex_);
-  return {links_.begin(), links_.end()};
+  for (const auto& [number, link] : links_) all.push_back(link);
+  return all;
 }
 
 void LinkTable::forget(const AgentId& peer, const Error& error) {
@@ -56,7 +54,7 @@ void LinkTable::add_to(AgentCounts& counts) const {
   MutexLock lock(mutex_);
   counts.handshakes = handshaking_.size();
   counts.connections = static_cast<std::uint64_t>(
-      std::count_if(links_.begin(), links_.end(), [](const auto& link) { return link->ready(); }));
+      std::count_if(links_.begin(), links_.end(), [](const auto& one) { return one.second->ready(); }));
 }
 
 }  // namespace weft::rpc

@@ -9,9 +9,9 @@
 #include <weft/rpc/core/recent_map.h>
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <vector>
 
 namespace weft::rpc {
@@ -34,7 +34,7 @@ class WEFT_EXPORT LinkTable {
   std::shared_ptr<Link> add(const std::shared_ptr<Link>& link, bool accepted);
   void handshake_over(const std::shared_ptr<Link>& link);
   void remove(const std::shared_ptr<Link>& link);  // the link has ended
-  Links clear();                                   // removes all links and returns them
+  void clear();                                    // removes all links
 
   Links all() const;  // including links whose handshake is not complete
 
@@ -46,17 +46,15 @@ class WEFT_EXPORT LinkTable {
   void add_to(AgentCounts& counts) const;  // sets `handshakes` and `connections`
 
  private:
-  struct ByNumber {  // an order that a simulation repeats, in contrast to the order of pointers
-    bool operator()(const std::shared_ptr<Link>& a, const std::shared_ptr<Link>& b) const;
-  };
+  // By their numbers: an order that a simulation repeats, in contrast to the order of pointers.
+  using ByNumber = std::map<std::uint64_t, std::shared_ptr<Link>>;
 
   const std::size_t max_handshakes_;
   std::atomic<std::uint64_t> last_link_{0};
 
   mutable Mutex mutex_;
-  std::set<std::shared_ptr<Link>, ByNumber> links_ WEFT_GUARDED_BY(mutex_);
-  // Accepted links whose hello has not arrived.
-  std::set<std::shared_ptr<Link>, ByNumber> handshaking_ WEFT_GUARDED_BY(mutex_);
+  ByNumber links_ WEFT_GUARDED_BY(mutex_);
+  ByNumber handshaking_ WEFT_GUARDED_BY(mutex_);  // accepted links whose hello has not arrived
   RecentMap<AgentId, Error> forgotten_ WEFT_GUARDED_BY(mutex_){1024};
 };
 
