@@ -40,7 +40,7 @@ class WEFT_EXPORT ShmSegment {
 
  private:
   struct Unmap {
-    std::size_t bytes = 0;
+    std::size_t bytes;
     void operator()(std::byte* base) const;
   };
   ShmSegment(Descriptor memory, std::size_t capacity);  // maps
