@@ -191,10 +191,6 @@ class FakeNccl {
     std::lock_guard lock(mutex_);
     return sent_;
   }
-  std::size_t memory() const {  // allocated and registered
-    std::lock_guard lock(mutex_);
-    return memory_;
-  }
   bool idle_threads() const {  // no thread has an open group
     std::lock_guard lock(mutex_);
     return std::all_of(groups_.begin(), groups_.end(), [](const auto& one) { return one.second.depth == 0; });
@@ -266,13 +262,6 @@ class FakeNccl {
     }
   }
 
-  bool idle() const {
-    return std::all_of(comms_.begin(), comms_.end(), [](const auto& comm) {
-      return comm->dead || std::all_of(comm->works.begin(), comm->works.end(),
-                                       [](const auto& work) { return work->ended; });
-    });
-  }
-
   Result end_group();
   void arrive(FakeOp op);
   void finish(std::vector<FakeOp>& ops);
@@ -313,7 +302,6 @@ class FakeNccl {
   std::set<int> held_, holding_;
   std::size_t sent_ = 0;
   std::vector<std::string> misuse_;
-  std::size_t memory_ = 0;
   int operators_ = 0, ids_ = 0, next_operator_ = 5;
 
   void try_to_grow(const std::string& id, int size);

@@ -227,26 +227,6 @@ inline std::shared_ptr<const FakeNccl::Api> FakeNccl::api() {
       return Result::success;
     });
   };
-
-  const auto memory = [this](int change, const char* what) {
-    std::lock_guard lock(mutex_);
-    if (!idle()) note(std::string(what) + " while work is in flight");
-    memory_ += static_cast<std::size_t>(change);
-    return Result::success;
-  };
-  api.mem_alloc = [memory](void** made, std::size_t bytes) {
-    *made = ::operator new(bytes);
-    return memory(1, "mem_alloc");
-  };
-  api.mem_free = [memory](void* given) {
-    ::operator delete(given);
-    return memory(-1, "mem_free");
-  };
-  api.comm_register = [memory](const Comm*, void* at, std::size_t, void** handle) {
-    *handle = at;
-    return memory(1, "comm_register");
-  };
-  api.comm_deregister = [memory](const Comm*, void*) { return memory(-1, "comm_deregister"); };
   return table;
 }
 

@@ -75,10 +75,6 @@ std::shared_ptr<const Api> Api::load(const std::string& path) {
   must(api.recv, "ncclRecv");
   must(api.red_op_create_premul_sum, "ncclRedOpCreatePreMulSum");
   must(api.red_op_destroy, "ncclRedOpDestroy");
-  must(api.mem_alloc, "ncclMemAlloc");
-  must(api.mem_free, "ncclMemFree");
-  must(api.comm_register, "ncclCommRegister");
-  must(api.comm_deregister, "ncclCommDeregister");
   may(api.comm_shrink, "ncclCommShrink");
   may(api.comm_get_unique_id, "ncclCommGetUniqueId");
   may(api.comm_grow, "ncclCommGrow");

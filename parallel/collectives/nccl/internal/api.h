@@ -58,12 +58,6 @@ struct WEFT_EXPORT Api {
   Function<Result(void*, std::size_t, DataType, int peer, Comm*, Stream)> recv;
   Function<Result(RedOp*, void* factor, DataType, Residence, Comm*)> red_op_create_premul_sum;
   Function<Result(RedOp, Comm*)> red_op_destroy;
-
-  // Memory (memory.h). Sizes are in bytes.
-  Function<Result(void**, std::size_t)> mem_alloc;
-  Function<Result(void*)> mem_free;
-  Function<Result(const Comm*, void*, std::size_t, void** handle)> comm_register;
-  Function<Result(const Comm*, void* handle)> comm_deregister;
 };
 
 // The error for a result other than success, with NCCL's own text. comm: null if there is no communicator, or

@@ -110,7 +110,6 @@ Future<void> Communicator::launch(Launch launch, const std::function<void(Calls&
   }
   rpc::Promise<void> promise(device_.watch->loop());
   Future<void> future = promise.future();
-  device_.order->launched();
   {
     rpc::MutexLock lock(mutex_);
     flights_.push_back({std::move(launch.what), rpc::later(device_.watch->loop()->now(), timeout),
@@ -244,7 +243,6 @@ bool Communicator::look_within(Clock::time_point now) {
   }
   for (Flight& flight : done) {
     flight.let_go();
-    device_.order->ended();
     flight.promise.complete({});
   }
   if (failed) fail(*failed);
@@ -262,10 +260,7 @@ void Communicator::end_flights() {
   (void)device_.try_within([&] {
     for (Flight& flight : flights) flight.let_go();
   });
-  for (Flight& flight : flights) {
-    device_.order->ended();
-    flight.promise.fail(why);
-  }
+  for (Flight& flight : flights) flight.promise.fail(why);
 }
 
 // --- Failure and abort ---

@@ -137,10 +137,6 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   // does not return from NCCL.
   rpc::Future<void> abort(const std::string& reason);
 
-  // Calls f with the communicator's handle, while no other thread is inside NCCL with it; may block. false:
-  // the communicator has ended, and f was not called. For resources of a communicator (memory.h).
-  bool inside(const std::function<void(Comm*)>& f);
-
   bool look(rpc::Clock::time_point now) override;
 
  private:
@@ -163,6 +159,9 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   rpc::Future<Ptr> make_of_this(std::string what, bool aborts, bool may_be_none, Begin begin,
                                 CommunicatorOptions options);
 
+  // Calls f with the communicator's handle, while no other thread is inside NCCL with it; may block. false:
+  // the communicator has ended, and f was not called.
+  bool inside(const std::function<void(Comm*)>& f);
   bool look_within(rpc::Clock::time_point now);  // look(), with the device set
   std::string prefix() const;
   void refuse_if_over() const;

@@ -13,9 +13,7 @@ LaunchTurn& LaunchTurn::operator=(LaunchTurn&& other) noexcept {
 
 void LaunchTurn::wait(rpc::Clock::time_point deadline) {
   rpc::MutexLock lock(order_->mutex_);
-  const auto mine = [&]() WEFT_REQUIRES(order_->mutex_) {
-    return !order_->busy_ && *order_->places_.begin() == place_;
-  };
+  const auto mine = [&]() WEFT_REQUIRES(order_->mutex_) { return *order_->places_.begin() == place_; };
   if (deadline == rpc::Clock::time_point::max()) return order_->changed_.wait(lock, mine);
   if (!order_->changed_.wait_until(lock, deadline, mine))
     throw rpc::Error(rpc::ErrorKind::deadline_exceeded,
@@ -24,7 +22,7 @@ void LaunchTurn::wait(rpc::Clock::time_point deadline) {
 
 bool LaunchTurn::is_mine() const {
   rpc::MutexLock lock(order_->mutex_);
-  return !order_->busy_ && *order_->places_.begin() == place_;
+  return *order_->places_.begin() == place_;
 }
 
 void LaunchTurn::end() {
@@ -40,57 +38,7 @@ LaunchTurn LaunchOrder::reserve() {
 void LaunchOrder::leave(std::uint64_t place) {
   rpc::MutexLock lock(mutex_);
   places_.erase(place);
-  run_quiet_jobs(lock);
   changed_.notify_all();
-}
-
-void LaunchOrder::launched() {
-  rpc::MutexLock lock(mutex_);
-  ++in_flight_;
-}
-
-void LaunchOrder::ended() {
-  rpc::MutexLock lock(mutex_);
-  --in_flight_;
-  run_quiet_jobs(lock);
-}
-
-std::size_t LaunchOrder::in_flight() const {
-  rpc::MutexLock lock(mutex_);
-  return in_flight_;
-}
-
-void LaunchOrder::when_quiet(rpc::Callback job) {
-  rpc::MutexLock lock(mutex_);
-  quiet_jobs_.push_back(std::move(job));
-  run_quiet_jobs(lock);
-}
-
-bool LaunchOrder::begin_quiet() {
-  rpc::MutexLock lock(mutex_);
-  if (!quiet()) return false;
-  return busy_ = true;
-}
-
-void LaunchOrder::end_quiet() {
-  rpc::MutexLock lock(mutex_);
-  busy_ = false;
-  run_quiet_jobs(lock);
-  changed_.notify_all();
-}
-
-void LaunchOrder::run_quiet_jobs(rpc::MutexLock& lock) {
-  while (quiet() && !quiet_jobs_.empty()) {
-    busy_ = true;
-    auto jobs = std::exchange(quiet_jobs_, {});
-    {
-      rpc::MutexUnlock unlocked(lock, mutex_);
-      for (rpc::Callback& job : jobs) job();
-      jobs.clear();  // their captures are destroyed outside the lock
-    }
-    busy_ = false;
-    changed_.notify_all();
-  }
 }
 
 }  // namespace weft::collectives::nccl

@@ -51,10 +51,6 @@ WEFT_SAME(send, ncclSend);
 WEFT_SAME(recv, ncclRecv);
 WEFT_SAME(red_op_create_premul_sum, ncclRedOpCreatePreMulSum);
 WEFT_SAME(red_op_destroy, ncclRedOpDestroy);
-WEFT_SAME(mem_alloc, ncclMemAlloc);
-WEFT_SAME(mem_free, ncclMemFree);
-WEFT_SAME(comm_register, ncclCommRegister);
-WEFT_SAME(comm_deregister, ncclCommDeregister);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
 WEFT_SAME(comm_shrink, ncclCommShrink);
 static_assert(shrink_default == NCCL_SHRINK_DEFAULT && shrink_abort == NCCL_SHRINK_ABORT);

@@ -1,5 +1,4 @@
 // NCCL itself. Skipped where LibTorch's CUDA libraries, NCCL or enough GPUs are missing.
-#include <weft/parallel/collectives/nccl/internal/memory.h>
 #include <weft/rpc/core/asio_loop.h>
 
 #include <c10/core/StreamGuard.h>
@@ -112,18 +111,6 @@ TEST_F(NcclGpu, ACollectiveFollowsTheWorkOnItsStream) {
     EXPECT_EQ(out.sum().item<float>(), 3e6F);
     done.get();
   }
-}
-
-TEST_F(NcclGpu, MemoryAndRegistration) {
-  need(1);
-  if (IsSkipped()) return;
-  make(1);
-  auto memory = allocate(devices[0], 1 << 20);
-  const auto registered = register_memory(ranks[0].communicator(), memory, 1 << 20);
-  const at::Tensor x = torch::from_blob(memory.get(), {1 << 18}, torch::device(gpu(0)));
-  x.fill_(2);
-  ranks[0].all_reduce(x, ReduceOp::avg).get();
-  EXPECT_EQ(x.mean().item<float>(), 2);
 }
 
 // The test captures with the CUDA runtime, while the watch queries events of other work.

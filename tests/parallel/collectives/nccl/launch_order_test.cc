@@ -50,38 +50,5 @@ TEST(LaunchOrder, WaitingForATurnTimesOut) {
             rpc::ErrorKind::deadline_exceeded);
 }
 
-TEST(LaunchOrder, IsQuietWithoutLaunchesInFlightAndWithoutATurn) {
-  const auto order = std::make_shared<LaunchOrder>();
-  int ran = 0;
-  LaunchTurn turn = order->reserve();
-  order->when_quiet([&] { ++ran; });
-  order->launched();
-  turn.end();
-  EXPECT_EQ(ran, 0);
-  EXPECT_FALSE(order->if_quiet([&] { ++ran; }));
-  order->ended();
-  EXPECT_EQ(ran, 1);
-  EXPECT_TRUE(order->if_quiet([&] { ++ran; }));
-  order->when_quiet([&] { ++ran; });
-  EXPECT_EQ(ran, 3);
-}
-
-TEST(LaunchOrder, NoThreadHasATurnWhileItIsQuiet) {
-  const auto order = std::make_shared<LaunchOrder>();
-  bool later = false;
-  order->if_quiet([&] {
-    LaunchTurn turn = order->reserve();
-    EXPECT_FALSE(turn.is_mine());
-    order->when_quiet([&] { later = true; });
-    EXPECT_FALSE(later);
-    turn.end();
-    EXPECT_FALSE(later);  // one at a time
-  });
-  EXPECT_TRUE(later);
-  EXPECT_TRUE(order->reserve().is_mine());
-  EXPECT_THROW(order->if_quiet([] { throw std::runtime_error("no"); }), std::runtime_error);
-  EXPECT_TRUE(order->reserve().is_mine());
-}
-
 }  // namespace launch_order_test
 }  // namespace weft::collectives::nccl::testing
