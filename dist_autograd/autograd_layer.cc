@@ -18,13 +18,7 @@ constexpr int max_tellings = 8;
 
 // Whether the receiver may not have received a call: it did not reply, or had no capacity for the call.
 bool was_lost(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const rpc::RemoteError& answer) {
-    return answer.kind() == rpc::ErrorKind::resource_exhausted;
-  } catch (...) {
-    return true;
-  }
+  return !rpc::is_remote(error) || rpc::error_kind(error) == rpc::ErrorKind::resource_exhausted;
 }
 
 // A served call counts as one of the pass until it has completed.

@@ -10,13 +10,8 @@ namespace {
 // Whether the receiver has certainly not seen the message. After any other failure it may hold the message's
 // tensors.
 bool was_not_sent(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const rpc::Error& failure) {
-    return failure.execution() == rpc::Execution::not_sent;
-  } catch (...) {
-    return false;
-  }
+  const auto failure = rpc::as_error(error);
+  return failure && failure->execution() == rpc::Execution::not_sent;
 }
 
 }  // namespace

@@ -106,13 +106,8 @@ class Initiator {
   const rpc::AgentId& self() const { return layer_->core()->id(); }
 
   static bool is_refusal(const std::exception_ptr& error) {
-    try {
-      std::rethrow_exception(error);
-    } catch (const rpc::Error& found) {
-      return found.kind() < rpc::ErrorKind::handler_failed;  // the call is wrong, or made in the wrong state
-    } catch (...) {
-      return false;
-    }
+    // The call is wrong, or made in the wrong state.
+    return rpc::error_kind(error) < rpc::ErrorKind::handler_failed;
   }
 
   rpc::Future<void> place(const Root& root) {

@@ -4,7 +4,6 @@
 #include <weft/dist_optim/lbfgs/strong_wolfe.h>
 #include <weft/dist_optim/local/internal/require.h>
 #include <weft/dist_optim/service/async_mutex.h>
-#include <weft/dist_optim/service/failure.h>
 #include <weft/dist_optim/service/owner_call.h>
 #include <weft/rpc/core/when_all.h>
 
@@ -192,12 +191,16 @@ StepError DistLBFGS::Core::error(const std::exception_ptr& failure, const Answer
     if (answers[i].ok()) continue;
     if (first == nullptr) first = answers[i].error();
     lost += "; unknown for module " + std::to_string(i) + " on " + modules[i]->owner().name + ": " +
-            text_of(answers[i].error());
+            rpc::what_of(answers[i].error());
   }
   const std::string what = "a step of L-BFGS over " + std::to_string(answers.size()) + " modules has ";
   if (failure == nullptr)
-    return {kind_of(first), what + "completed on only some of them" + lost, answered, {}, unknown};
-  return {kind_of(first), what + "failed and was undone: " + text_of(failure) + lost, {}, answered, unknown};
+    return {rpc::error_kind(first), what + "completed on only some of them" + lost, answered, {}, unknown};
+  return {rpc::error_kind(first),
+          what + "failed and was undone: " + rpc::what_of(failure) + lost,
+          {},
+          answered,
+          unknown};
 }
 
 DistLBFGS::DistLBFGS(rpc::Agent& agent, const torch::optim::LBFGSOptions& options,

@@ -21,17 +21,6 @@ ObjectChange::Ask check_of(const rref::ReferencePtr& object, const OptimizerStat
   return [&object, &state] { return ask<&OptimizerService::check_state>(object, without_values(state)); };
 }
 
-// Whether the owner of the object reported this error. For other errors, the result of the call is unknown.
-bool answered(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const rpc::RemoteError&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
-
 // One reply of every module.
 template <class T>
 using All = std::conditional_t<std::is_void_v<T>, void, std::vector<typename rpc::Result<T>::Value>>;
@@ -284,7 +273,8 @@ DistributedOptimizer::DistributedOptimizer(rpc::Agent& agent, StepMode mode, std
         core->numbers[i] = results[i].value();
         continue;
       }
-      core->refused[i] = answered(results[i].error());
+      // For an error that the owner of the object has not reported, the result of the call is unknown.
+      core->refused[i] = rpc::is_remote(results[i].error());
       whole = results[i].error();
     }
     PassAdmission::Objects objects;

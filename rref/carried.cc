@@ -7,24 +7,8 @@ using protocol::Outcome;
 
 Outcome outcome_of(const std::exception_ptr& error) {
   if (error == nullptr) return Outcome::accepted;
-  try {
-    std::rethrow_exception(error);
-  } catch (const rpc::Error& known) {
-    return known.execution() == rpc::Execution::not_sent ? Outcome::not_sent : Outcome::unknown;
-  } catch (...) {
-    return Outcome::unknown;
-  }
-}
-
-bool is_remote(const std::exception_ptr& error) {
-  if (error == nullptr) return false;
-  try {
-    std::rethrow_exception(error);
-  } catch (const rpc::RemoteError&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
+  const auto known = rpc::as_error(error);
+  return known && known->execution() == rpc::Execution::not_sent ? Outcome::not_sent : Outcome::unknown;
 }
 
 std::string joined(const std::vector<std::string>& addresses) {
@@ -142,7 +126,7 @@ void Carried::ended(const std::exception_ptr& error) {
     }
     never_began =
         outcome == Outcome::not_sent && section_.result && layer_->unbegun_.erase(section_.result->rref) != 0;
-    if (made != nullptr && is_remote(error)) made->about()->refusal = error;
+    if (made != nullptr && error != nullptr && rpc::is_remote(error)) made->about()->refusal = error;
     if (section_.result && section_.result->owner != layer_->self_)
       layer_->used_.create_ended(section_.result->fork, outcome, out);
     if (target_fork_) layer_->used_.end_request(*target_fork_, out);

@@ -3,7 +3,6 @@
 #include <weft/dist_optim/embedding/partition.h>
 #include <weft/dist_optim/embedding/row_target.h>
 #include <weft/dist_optim/local/internal/row_tensors.h>
-#include <weft/dist_optim/service/failure.h>
 #include <weft/dist_optim/service/owned_parameters_guard.h>
 #include <weft/rpc/core/when_all.h>
 #include <weft/rref/rref_layer.h>
@@ -200,7 +199,7 @@ rpc::Task<void> EmbeddingShard::grow(Ref added, std::vector<Ref> shards) {
                           // At the new owner the other shards wait for this shard's rows: end that wait.
                           if (!result.ok()) {
                             try {
-                              added.notify<&EmbeddingShard::abandon>(text_of(result.error()));
+                              added.notify<&EmbeddingShard::abandon>(rpc::what_of(result.error()));
                             } catch (const rpc::Error&) {
                               // The new owner is lost; the other shards know this from their own calls.
                             }
@@ -212,7 +211,7 @@ rpc::Task<void> EmbeddingShard::grow(Ref added, std::vector<Ref> shards) {
   moving_ = false;
   std::exception_ptr failed;  // the cause; `aborted` is only a consequence
   for (const Outcome& outcome : outcomes)
-    if (outcome.error != nullptr && (failed == nullptr || kind_of(failed) == rpc::ErrorKind::aborted))
+    if (outcome.error != nullptr && (failed == nullptr || rpc::error_kind(failed) == rpc::ErrorKind::aborted))
       failed = outcome.error;
   if (failed != nullptr) std::rethrow_exception(failed);
 }

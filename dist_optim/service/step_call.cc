@@ -1,7 +1,5 @@
 #include <weft/dist_optim/service/step_call.h>
 
-#include <weft/dist_optim/service/failure.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -167,8 +165,8 @@ std::exception_ptr StepCall::failure(const std::vector<rpc::Result<T>>& results,
     const bool known = error == nullptr || two_phases || action == Action::skip || surely_not_stepped(error);
     (known ? not_stepped : unknown).push_back(i);
     if (error == nullptr) continue;
-    if (reasons.empty()) kind = kind_of(error);
-    reasons += "; " + name + (known ? " has not: " : " may or may not have: ") + text_of(error);
+    if (reasons.empty()) kind = rpc::error_kind(error);
+    reasons += "; " + name + (known ? " has not: " : " may or may not have: ") + rpc::what_of(error);
   }
   const std::string whole = stepped.empty()
                                 ? (unknown.empty() ? "nothing has stepped" : "nothing else has stepped")

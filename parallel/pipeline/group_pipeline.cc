@@ -74,14 +74,6 @@ std::string signature_of(const StageGraph& graph, const schedule::Schedule& sche
   throw Error(ErrorKind::invalid_argument, "GroupPipeline: " + text);
 }
 
-std::string text_of_error(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& thrown) {
-    return thrown.what();
-  }
-}
-
 // The error of another rank of the pipeline; null: all ranks have equal signatures.
 std::exception_ptr error_in(const std::vector<GroupVerdict>& verdicts) {
   for (std::size_t rank = 0; rank < verdicts.size(); ++rank)
@@ -116,7 +108,7 @@ void agree(const collectives::Group& group, const std::optional<collectives::Gro
   if (error == nullptr) error = others;
   if (data_parallel) {
     const auto texts =
-        data_parallel->all_gather_object(error == nullptr ? std::string() : text_of_error(error), timeout)
+        data_parallel->all_gather_object(error == nullptr ? std::string() : rpc::what_of(error), timeout)
             .get();
     for (std::size_t rank = 0; rank < texts.size() && error == nullptr; ++rank)
       if (!texts[rank].empty())

@@ -72,6 +72,20 @@ std::optional<Error> as_error(const std::exception_ptr& error) {
   }
 }
 
+Error error_of(const std::exception_ptr& error) {
+  return as_error(error).value_or(Error(ErrorKind::internal, what_of(error)));
+}
+
+bool is_remote(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const RemoteError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 ErrorKind error_kind(const std::exception_ptr& error, ErrorKind otherwise) {
   const auto known = as_error(error);
   return known ? known->kind() : otherwise;

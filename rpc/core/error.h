@@ -107,8 +107,11 @@ class WEFT_EXPORT RemoteError : public Error {
 
 // The exception, if it is an Error, without the members of a derived class. nullopt: it is another exception.
 WEFT_EXPORT std::optional<Error> as_error(const std::exception_ptr& error);
+// The exception as as_error() returns it. For another exception, an Error `internal` with its text.
+WEFT_EXPORT Error error_of(const std::exception_ptr& error);
+WEFT_EXPORT bool is_remote(const std::exception_ptr& error);  // whether the exception is a RemoteError
 // The kind of the exception, if it is an Error; otherwise the given kind.
-WEFT_EXPORT ErrorKind error_kind(const std::exception_ptr& error, ErrorKind otherwise);
+WEFT_EXPORT ErrorKind error_kind(const std::exception_ptr& error, ErrorKind otherwise = ErrorKind::internal);
 // The text of the exception: what(), if it is a std::exception.
 WEFT_EXPORT std::string what_of(const std::exception_ptr& error);
 

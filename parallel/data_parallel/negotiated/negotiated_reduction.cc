@@ -36,16 +36,6 @@ constexpr auto forever = std::chrono::nanoseconds::max();
 // than the copies into fused memory.
 constexpr std::uint64_t max_fused_in_memory = 256 << 10;
 
-rpc::Error error_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const rpc::Error& known) {
-    return known;
-  } catch (const std::exception& other) {
-    return {rpc::ErrorKind::internal, other.what()};
-  }
-}
-
 // An error that only the arguments of one collective cause leaves the group usable.
 bool concerns_arguments(const rpc::Error& error) {
   return error.kind() == rpc::ErrorKind::invalid_argument || error.kind() == rpc::ErrorKind::unsupported;
@@ -136,7 +126,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     });
     if (!request.ok()) {  // the other ranks must not wait for this rank
       pending.refusal = request.error();
-      request = ReductionRequest{.name = name, .refusal = error_of(request.error()).what()};
+      request = ReductionRequest{.name = name, .refusal = rpc::error_of(request.error()).what()};
     }
     pending.times.made = timeline_.now();
     bool first = false;
@@ -281,7 +271,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     control_.send_object(message, 0).then([self = shared_from_this()](rpc::Result<void>&& sent) {
       self->post([sent = std::move(sent)](State& state) {
         state.sending_ = false;
-        sent.ok() ? state.send_requests() : state.fail(error_of(sent.error()));
+        sent.ok() ? state.send_requests() : state.fail(rpc::error_of(sent.error()));
       });
     });
   }
@@ -291,7 +281,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
   void receive_plan() {
     control_.recv_object<Plan>(0, 0, forever).then([self = shared_from_this()](rpc::Result<Plan>&& plan) {
       self->post([plan = std::move(plan)](State& state) mutable {
-        if (!plan.ok()) return state.fail(error_of(plan.error()));
+        if (!plan.ok()) return state.fail(rpc::error_of(plan.error()));
         if (!plan.value().closed) state.receive_plan();
         state.execute(plan.value());
       });
@@ -343,9 +333,9 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     if (!started.ok()) return fail_launch(*run, started.error());
     std::move(started).get().then([self = shared_from_this(), run, &lane](rpc::Result<void>&& result) {
       if (result.ok()) result = rpc::capture([&] { run->take_results(lane); });
-      if (!result.ok() && !concerns_arguments(error_of(result.error())))
+      if (!result.ok() && !concerns_arguments(rpc::error_of(result.error())))
         return self->post([run, result](State& state) {
-          state.fail(error_of(result.error()));
+          state.fail(rpc::error_of(result.error()));
           state.finish(*run, result);
         });
       if (self->coordinator_ != nullptr) self->count_completed(result.ok() ? run->bytes() : 0);
@@ -356,7 +346,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
   // A launch failed on this rank only, for example without memory. The other ranks must not wait for this
   // rank.
   void fail_launch(ReductionRun& run, const rpc::Result<void>& result) {
-    const rpc::Error error = error_of(result.error());
+    const rpc::Error error = rpc::error_of(result.error());
     fail(error);
     abort_launches(error);
     finish(run, result);
@@ -390,7 +380,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
     control_.recv_object<Requests>(from, 0, forever)
         .then([self = shared_from_this(), from](rpc::Result<Requests>&& message) {
           self->post([from, message = std::move(message)](State& state) mutable {
-            if (!message.ok()) return state.fail(error_of(message.error()));
+            if (!message.ok()) return state.fail(rpc::error_of(message.error()));
             if (!message.value().closed) state.receive_requests(from);
             state.coordinator_->take(from, std::move(message.value()));
           });
@@ -399,7 +389,7 @@ class NegotiatedReduction::State : public std::enable_shared_from_this<State> {
 
   void send_plan(int to, const Plan& plan) {
     control_.send_object(plan, to).then([self = shared_from_this()](rpc::Result<void>&& sent) {
-      if (!sent.ok()) self->post([error = error_of(sent.error())](State& state) { state.fail(error); });
+      if (!sent.ok()) self->post([error = rpc::error_of(sent.error())](State& state) { state.fail(error); });
     });
   }
 
@@ -461,7 +451,7 @@ std::shared_ptr<NegotiatedReduction> NegotiatedReduction::make(rpc::Agent& agent
   // The other ranks must not wait for a rank that refuses its options.
   const auto checked = rpc::capture([&] { check_options(options); });
   const auto refusals =
-      group.all_gather_object(checked.ok() ? std::string() : error_of(checked.error()).what()).get();
+      group.all_gather_object(checked.ok() ? std::string() : rpc::error_of(checked.error()).what()).get();
   if (!checked.ok()) std::rethrow_exception(checked.error());
   for (std::size_t rank = 0; rank < refusals.size(); ++rank)
     if (!refusals[rank].empty())

@@ -16,16 +16,6 @@ constexpr auto pause = milliseconds{100};        // before the store is asked ag
 constexpr auto reach_limit = seconds{30};        // as long as the default lease of a member
 constexpr std::uint64_t after_ranks = 1U << 20;  // orders of workers to which the launcher gave no rank
 
-rpc::Error error_in(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const rpc::Error& own) {
-    return own;
-  } catch (const std::exception& other) {
-    return {rpc::ErrorKind::internal, other.what()};
-  }
-}
-
 std::pair<std::uint64_t, std::uint64_t> incarnation_and_order(const std::string& text) {
   std::istringstream words(text);
   std::uint64_t incarnation = 0, order = 0;
@@ -195,7 +185,7 @@ void Board::take_changes(rpc::Result<rpc::StoreChanges>&& changes) {
       changed_.notify_all();
     }
   } else {
-    later = error_in(changes.error()).kind() != rpc::ErrorKind::deadline_exceeded;
+    later = rpc::error_kind(changes.error()) != rpc::ErrorKind::deadline_exceeded;
   }
   // If the store is gone for good, the membership ends too, and take_events() keeps its error.
   later ? look_later() : look();
@@ -244,7 +234,7 @@ void Board::take_events(rpc::Result<std::vector<rpc::MemberEvent>>&& events) {
         }
       }
     } else {
-      failure_ = error_in(events.error());
+      failure_ = rpc::error_of(events.error());
     }
     ++version_;
     changed_.notify_all();

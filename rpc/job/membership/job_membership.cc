@@ -32,10 +32,6 @@ Error loss_of(const std::string& name, const std::string& reason) {
 
 Error job_ended() { return Error(ErrorKind::shut_down, "this agent has shut down"); }
 
-Error error_of(const std::exception_ptr& error) {
-  return as_error(error).value_or(Error(ErrorKind::internal, what_of(error)));
-}
-
 bool is_outage(const Error& error) {
   return error.kind() == ErrorKind::unavailable || error.kind() == ErrorKind::deadline_exceeded;
 }
@@ -590,7 +586,7 @@ void JobMembership::published_state(const MemberRecord& next, Result<StoreExchan
       again = exchange.stored || adopt(exchange.actual);
     } else {
       // The other members wait for this change, so it is tried until looks have failed for a lease.
-      publishing_ = error_of(result.error()).kind() != ErrorKind::shut_down;
+      publishing_ = error_kind(result.error()) != ErrorKind::shut_down;
     }
     if (publishing_)
       place_.loop->schedule_after(store_pause, while_alive(this, [](JobMembership& job) {

@@ -201,7 +201,6 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
 
 Error loss_of(const std::string& name, const std::string& reason);
 Error job_ended();
-Error error_of(const std::exception_ptr& error);  // the exception of a failed future, as an Error
 // Whether the same operation of a store may succeed later.
 bool is_outage(const Error& error);
 inline constexpr auto store_pause = std::chrono::milliseconds{500};  // before the store is tried again

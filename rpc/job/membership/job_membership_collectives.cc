@@ -56,7 +56,7 @@ class LeaderCall : public std::enable_shared_from_this<LeaderCall> {
     current.cancel();
   }
   void answered(Result<Gathered>&& all, bool with_members) {
-    const ErrorKind kind = all.ok() ? ErrorKind::internal : error_kind(all.error(), ErrorKind::internal);
+    const ErrorKind kind = all.ok() ? ErrorKind::internal : error_kind(all.error());
     // A leader of an earlier version of weft, which knows no digest, refuses the call as an invalid argument.
     if (!with_members && (kind == ErrorKind::not_found || kind == ErrorKind::invalid_argument))
       return call(true);

@@ -39,7 +39,7 @@ struct LeaseKeeper::State : std::enable_shared_from_this<State> {
       renewed = loop->now();
       return wait(lease.ttl / 3);
     }
-    if (error_kind(result.error(), ErrorKind::internal) != ErrorKind::lease_lost) return wait(lease.ttl / 6);
+    if (error_kind(result.error()) != ErrorKind::lease_lost) return wait(lease.ttl / 6);
     ended = true;
     Lost tell = std::move(lost);
     tell(*as_error(result.error()));

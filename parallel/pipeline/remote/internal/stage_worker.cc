@@ -26,15 +26,9 @@ std::exception_ptr over_error(std::uint64_t step, const std::string& why) {
 
 std::exception_ptr not_sent(std::uint64_t step, const ValueExchange::Key& key,
                             const std::exception_ptr& error) {
-  std::string text;
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& thrown) {
-    text = thrown.what();
-  }
   return over_error(step, "micro-batch " + std::to_string(key.microbatch) + " was not sent from stage " +
                               std::to_string(key.from()) + " to stage " + std::to_string(key.to()) + ": " +
-                              text);
+                              rpc::what_of(error));
 }
 
 }  // namespace

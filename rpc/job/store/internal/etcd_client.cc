@@ -211,7 +211,7 @@ struct EtcdClient::Call : std::enable_shared_from_this<Call<T, Read>> {
   // If the server is unavailable now, this server or another one may be available soon.
   bool asks_again(const std::exception_ptr& error) {
     if (!request.repeatable || loop->now() + pause >= request.until ||
-        error_kind(error, ErrorKind::internal) != ErrorKind::unavailable)
+        error_kind(error) != ErrorKind::unavailable)
       return false;
     http->next_server();
     loop->schedule(loop->now() + pause, [self = this->shared_from_this()] { self->start(); });
@@ -308,8 +308,7 @@ Future<void> EtcdClient::revoke(LeaseId lease, Time until) {
   return call<void>(request("/v3/lease/revoke", Json{{"ID", std::to_string(lease)}}.dump(), until, true),
                     [](const Json&) {})
       .then([](Result<void>&& revoked) -> Result<void> {
-        const bool before =
-            !revoked.ok() && error_kind(revoked.error(), ErrorKind::internal) == ErrorKind::lease_lost;
+        const bool before = !revoked.ok() && error_kind(revoked.error()) == ErrorKind::lease_lost;
         return before ? Result<void>{} : std::move(revoked);
       });
 }
