@@ -100,15 +100,9 @@ rpc::Future<ReferenceListing> list(const rpc::Peer& peer, std::uint64_t limit) {
 }
 
 void RRefLayer::stats(rpc::LayerStats& to) const {
-  const ReferenceStats stats = count(live_objects(), live_forks());
-  to["rref.objects"] = stats.objects;
-  to["rref.creating"] = stats.creating;
-  to["rref.failed"] = stats.failed;
-  to["rref.holds"] = stats.holds;
-  to["rref.forks"] = stats.forks;
-  to["rref.references"] = stats.references;
-  to["rref.pending"] = stats.pending;
-  to["rref.children"] = stats.children;
+  rpc::for_each_field(count(live_objects(), live_forks()), [&](std::string_view name, std::uint64_t number) {
+    to["rref." + std::string(name)] = number;
+  });
 }
 
 void serve_listing(rpc::AgentCore& core, const std::shared_ptr<RRefLayer>& layer) {

@@ -10,14 +10,13 @@ namespace weft::rpc {
 namespace {
 
 AgentStats stats_of(AgentCore& core) {
-  const AgentCounts counts = core.counts();
-  AgentStats stats{counts};
+  AgentStats stats{core.counts()};
   stats.name = core.id().name;
   stats.incarnation = core.id().incarnation;
   stats.uptime = core.uptime().count();
-  stats.pool_hits = counts.memory.hits;
-  stats.pool_misses = counts.memory.misses;
-  stats.pool_bytes = counts.memory.kept_bytes;
+  stats.pool_hits = stats.memory.hits;
+  stats.pool_misses = stats.memory.misses;
+  stats.pool_bytes = stats.memory.kept_bytes;
   for (const auto& entry : core.methods().all()) {
     // `answered` is read first, so that it never exceeds `accepted`.
     MethodStats method{entry->name, 0, entry->counters->answered, entry->counters->failed};

@@ -5,11 +5,16 @@
 // when the agent is created; compute rates from the difference of two reports. Thread-safety: values.
 #pragma once
 
+#include <weft/rpc/call/call_accounts.h>
 #include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/codec/struct_codec.h>
 #include <weft/rpc/endpoint/peer.h>
 
 namespace weft::rpc {
+
+// A counter is sent as a number.
+template <>
+struct Codec<Counter> : Codec<std::uint64_t> {};
 
 // The method that stats() calls.
 inline constexpr std::string_view stats_method = "weft.stats";
@@ -21,8 +26,8 @@ struct MethodStats {
 };
 WEFT_CODEC(MethodStats, name, accepted, answered, failed)
 
-// Of the calls in flight, `serving` includes the call of `weft.stats`.
-struct AgentStats : ReportedCounts {
+// In the report of a peer, the counters that the codec omits are 0.
+struct AgentStats : AgentCounts {
   std::string name;
   std::uint64_t incarnation = 0;
   double uptime = 0;  // seconds since the agent was created

@@ -9,23 +9,14 @@ namespace weft::rpc {
 CallAccounts::CallAccounts(const Limits& limits)
     : limits_(limits), admission_(std::make_shared<Admission>(limits.in_flight_total)) {}
 
-void CallAccounts::add_to(AgentCounts& counts) const {
-  counts.connections_made = counters_.connections_made;
-  counts.connections_refused = counters_.connections_refused;
-  counts.lanes_made = counters_.lanes_made;
+AgentCounts CallAccounts::counts() const {
+  AgentCounts counts{counters_};
   counts.calls_made = next_call_ - 1;
-  counts.calls_served = counters_.calls_served;
-  counts.calls_denied = counters_.calls_denied;
-  counts.calls_shed = counters_.calls_shed;
-  counts.calls_retried = counters_.calls_retried;
-  counts.peers_silent = counters_.peers_silent;
-  counts.exceptions_dropped = counters_.exceptions_dropped;
   counts.serving_bytes = admission_->bytes();
   counts.waiting_bytes = outgoing_bytes_ + outgoing_values_;
   counts.serving = static_cast<std::uint64_t>(std::max<std::int64_t>(served_.all(), 0));
   counts.waiting = static_cast<std::uint64_t>(std::max<std::int64_t>(made_.all(), 0));
-  counts.bytes_sent = counters_.bytes_sent;
-  counts.bytes_received = counters_.bytes_received;
+  return counts;
 }
 
 bool CallAccounts::outgoing_began(OutgoingSize size, bool background) {

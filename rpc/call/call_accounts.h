@@ -18,46 +18,50 @@ namespace weft::rpc {
 
 class Admission;
 
-// The counters of an agent since it was created that it also reports to peers (AgentStats). A value.
-struct ReportedCounts {
-  std::uint64_t connections = 0;       // now
-  std::uint64_t connections_made = 0;  // with a completed handshake, from either side
-  // Connections with wrong, expired or missing credentials, with a handshake that timed out, or beyond the
-  // maximum of pending handshakes.
-  std::uint64_t connections_refused = 0;
-  std::uint64_t calls_made = 0;          // by this agent
-  std::uint64_t calls_served = 0;        // requests that arrived, including refused ones
-  std::uint64_t calls_denied = 0;        // by permissions
-  std::uint64_t calls_shed = 0;          // because a limit was reached
-  std::uint64_t calls_retried = 0;       // attempts after the first
-  std::uint64_t peers_silent = 0;        // connections closed because no heartbeat arrived
-  std::uint64_t exceptions_dropped = 0;  // thrown by continuations, and by jobs of loops and handler threads
-  std::uint64_t serving = 0, waiting = 0;  // calls in flight now: of peers, and of this agent
-  // Bytes of requests and replies, with their headers and attachments.
-  std::uint64_t bytes_sent = 0, bytes_received = 0;
+// A number that several threads increase. Its copies have the value at the time of the copy.
+class Counter {
+ public:
+  Counter(std::uint64_t value = 0) : value_(value) {}
+  Counter(const Counter& other) noexcept : Counter(static_cast<std::uint64_t>(other)) {}
+  Counter& operator=(const Counter& other) noexcept {
+    value_ = other;
+    return *this;
+  }
+  operator std::uint64_t() const { return value_; }
+  // The memory order is relaxed: the addition orders no other memory access.
+  void add(std::uint64_t more = 1) { value_.fetch_add(more, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_;
 };
 
-// All counters of an agent, for metrics and tests. A value.
-struct AgentCounts : ReportedCounts {
-  std::uint64_t handshakes = 0;  // now: accepted connections whose handshake is not complete
-  std::uint64_t lanes_made = 0;  // in addition to connections (AgentOptions::lanes)
+// What an agent has counted since it was created.
+struct AgentCounters {
+  Counter connections_made;  // with a completed handshake, from either side
+  // Connections with wrong, expired or missing credentials, with a handshake that timed out, or beyond the
+  // maximum of pending handshakes.
+  Counter connections_refused;
+  Counter lanes_made;          // in addition to connections (AgentOptions::lanes)
+  Counter calls_served;        // requests that arrived, including refused ones
+  Counter calls_denied;        // by permissions
+  Counter calls_shed;          // because a limit was reached
+  Counter calls_retried;       // attempts after the first
+  Counter peers_silent;        // connections closed because no heartbeat arrived
+  Counter exceptions_dropped;  // thrown by continuations, and by jobs of loops and handler threads
+  // Bytes of requests and replies, with their headers and attachments.
+  Counter bytes_sent, bytes_received;
+};
+
+// The counters of an agent and its present state, for metrics and tests. A value.
+struct AgentCounts : AgentCounters {
+  std::uint64_t connections = 0;           // now
+  std::uint64_t handshakes = 0;            // now: accepted connections whose handshake is not complete
+  std::uint64_t calls_made = 0;            // by this agent
+  std::uint64_t serving = 0, waiting = 0;  // calls in flight now: of peers, and of this agent
   // Now: the bytes of requests that are being read, and of requests of peers' calls.
   std::uint64_t serving_bytes = 0;
   std::uint64_t waiting_bytes = 0;  // now: calls of this agent (Limits::outgoing_bytes, outgoing_values)
   MemoryPool::Counts memory;        // the memory for arriving attachments
-};
-
-// The counters of AgentCounts that never decrease. Thread-safe.
-struct AgentCounters {
-  std::atomic<std::uint64_t> connections_made{0}, connections_refused{0}, lanes_made{0};
-  std::atomic<std::uint64_t> calls_served{0}, calls_denied{0}, calls_shed{0}, calls_retried{0},
-      peers_silent{0}, exceptions_dropped{0};
-  std::atomic<std::uint64_t> bytes_sent{0}, bytes_received{0};
-
-  // Adds `more` to a counter. The memory order is relaxed: the addition orders no other memory access.
-  static void count(std::atomic<std::uint64_t>& counter, std::uint64_t more = 1) {
-    counter.fetch_add(more, std::memory_order_relaxed);
-  }
 };
 
 // The memory that a call uses at its caller, in bytes.
@@ -72,8 +76,7 @@ class WEFT_EXPORT CallAccounts final : public std::enable_shared_from_this<CallA
 
   // The counters that the agent's other objects increment.
   AgentCounters& counters() { return counters_; }
-  // Sets all of AgentCounts except `connections`, `handshakes` and `memory`.
-  void add_to(AgentCounts& counts) const;
+  AgentCounts counts() const;  // without `connections`, `handshakes` and `memory`
   // The id of a new call of this agent: 1, 2, 3 and so on. AgentCounts::calls_made is the number of these
   // ids.
   std::uint64_t next_call_id() { return next_call_++; }

@@ -49,7 +49,7 @@ IncomingCall::IncomingCall(std::shared_ptr<CallHost> host, std::shared_ptr<Carri
       accepted_(host_->call_time(*loop_)),
       attempt_(attempt),
       object_(method_->object) {
-  if (method_->counters != nullptr) AgentCounters::count(method_->counters->accepted);
+  if (method_->counters != nullptr) method_->counters->accepted.add();
   executor_ = method_->non_blocking ? static_cast<Executor*>(loop_.get()) : &host_->handlers();
 }
 
@@ -166,8 +166,8 @@ void IncomingCall::intercept(std::size_t next) {
 // Called before the reply is sent, so that the counters include the call when the caller receives the reply.
 void IncomingCall::note_answer(const std::exception_ptr& error) {
   if (const auto& counters = method_->counters) {
-    if (error != nullptr) AgentCounters::count(counters->failed);
-    AgentCounters::count(counters->answered);
+    if (error != nullptr) counters->failed.add();
+    counters->answered.add();
   }
   for (const auto& interceptor : host_->hooks().interceptors()) interceptor->answered(*this, error);
 }

@@ -22,7 +22,7 @@ void MethodGate::enter(const std::shared_ptr<IncomingCall>& call) {
   }
   if (waiting_.size() >= limit_.waiting) {
     lock.unlock();
-    AgentCounters::count(call->host()->counters().calls_shed);
+    call->host()->counters().calls_shed.add();
     return call->refuse(Error(ErrorKind::resource_exhausted,
                               "too many calls of this method: " + std::to_string(limit_.running) +
                                   " run and " + std::to_string(limit_.waiting) + " wait"));

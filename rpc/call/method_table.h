@@ -4,9 +4,9 @@
 // may be called from any thread.
 #pragma once
 
+#include <weft/rpc/call/call_accounts.h>
 #include <weft/rpc/call/method_gate.h>
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -24,7 +24,7 @@ struct KeptValue;
 // because of permissions, its own limits, or draining. answered: includes failed calls and completed
 // notifications.
 struct MethodCounters {
-  std::atomic<std::uint64_t> accepted{0}, answered{0}, failed{0};  // failed: answered with an error
+  Counter accepted, answered, failed;  // failed: answered with an error
 };
 
 // One method, with its types erased.

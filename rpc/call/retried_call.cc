@@ -81,7 +81,7 @@ void RetriedCall::attempt() {
   if (cancelled) {
     pending->lose(ErrorKind::cancelled, "cancelled by the caller");
   } else if (attempts_ != 1 || !pending->refuse_excess()) {
-    if (attempts_ != 1) AgentCounters::count(host_->counters().calls_retried);
+    if (attempts_ != 1) host_->counters().calls_retried.add();
     route_->submit(std::move(pending));
   }
 }

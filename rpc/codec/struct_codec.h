@@ -27,6 +27,13 @@ FieldOf(const char*, Member Struct::*) -> FieldOf<Struct, Member>;
 
 namespace weft::rpc {
 
+// Calls f(name, field) with each field of the codec of a struct.
+template <detail::HasFields T, class F>
+void for_each_field(const T& value, const F& f) {
+  std::apply([&](auto... fields) { (f(fields.name, value.*fields.member), ...); },
+             weft_fields(static_cast<T*>(nullptr)));
+}
+
 // The fields may be members of a base class (Owner) of the struct.
 template <class T>
   requires detail::HasFields<T>
@@ -87,7 +94,7 @@ struct Codec<T> {
   }
 
 #define WEFT_DETAIL_FIELD(Struct, name) \
-  ::weft::rpc::detail::FieldOf { #name, &Struct::name }
+  ::weft::rpc::detail::FieldOf<Struct, decltype(Struct::name)> { #name, &Struct::name }
 #define WEFT_DETAIL_PARENS ()
 #define WEFT_DETAIL_EXPAND(...) \
   WEFT_DETAIL_EXPAND4(WEFT_DETAIL_EXPAND4(WEFT_DETAIL_EXPAND4(WEFT_DETAIL_EXPAND4(__VA_ARGS__))))

@@ -116,8 +116,7 @@ ConnectionOptions AgentCore::connection_options(std::string expected_agent) cons
 }
 
 AgentCounts AgentCore::counts() const {
-  AgentCounts counts;
-  accounts()->add_to(counts);
+  AgentCounts counts = accounts()->counts();
   counts.memory = memory_->counts();
   links_.add_to(counts);
   return counts;
@@ -149,7 +148,7 @@ std::unique_ptr<Listener> AgentCore::listen_at(const Address& address) {
 
 void AgentCore::listen() {
   const ExceptionSink::Handler dropped = while_alive(this, [](AgentCore& core, const std::string& text) {
-    AgentCounters::count(core.counters().exceptions_dropped);
+    core.counters().exceptions_dropped.add();
     core.log().write(LogLevel::error,
                      text + "; handle the error in the continuation, or return a future that fails");
   });
@@ -199,7 +198,7 @@ void AgentCore::adopt(std::shared_ptr<Connection> connection, std::shared_ptr<Ro
   const auto link = std::make_shared<Link>(shared_from_this(), links_.next_number(), std::move(connection),
                                            std::move(route), std::move(whole), lane_key);
   if (const auto oldest = links_.add(link, accepted)) {
-    AgentCounters::count(counters().connections_refused);
+    counters().connections_refused.add();
     oldest->loop()->post([oldest, limit = options_.max_handshakes] {
       if (!oldest->ready())
         oldest->close(Error(ErrorKind::resource_exhausted, "too many pending handshakes: the limit is " +
@@ -228,7 +227,7 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, const std::shared_
                        {{log_fields::peer, hello.name}, {log_fields::address, text}});
     }
   }
-  AgentCounters::count(counters().connections_made);
+  counters().connections_made.add();
   const auto named = routes_.peer_connected(hello.name, texts, dialled, link->loop());
   session->add(link);
   // A name has one incarnation at a time.

@@ -129,7 +129,7 @@ void Link::deliver(InboundFrame&& frame) {
   if (frame.header.empty()) return session_->on_skipped(*this, frame.prefix);
   const auto charge = std::move(frame.charge);  // kept until the call has its own charge
   auto message = std::make_shared<IncomingMessage>(std::move(frame), core_->options().limits);
-  AgentCounters::count(core_->counters().bytes_received, message->bytes());
+  core_->counters().bytes_received.add(message->bytes());
   if (!ready()) return on_first_frame(*message);
   const Prefix& prefix = message->prefix();
   switch (prefix.kind) {
@@ -338,7 +338,7 @@ void Link::beat() {
     core_->log().write_late_beat(now, now - beat_due_, heartbeat.interval);
   const auto silence = beats_.beat(connection_->received_bytes()) * heartbeat.interval;
   if (silence.count() != 0 && silence >= heartbeat.timeout) {
-    AgentCounters::count(core_->counters().peers_silent);
+    core_->counters().peers_silent.add();
     const auto seconds = std::chrono::duration<double>(silence).count();
     const Error reason(ErrorKind::peer_lost,
                        "nothing was received from " + peer_.name + " for " + std::to_string(seconds) + " s");
@@ -421,7 +421,7 @@ void Link::end(const Error& reason, bool may_return) {
     if (*timer != 0) loop()->cancel(std::exchange(*timer, 0));
   if (!is_dialled_ && !was_ready &&
       (reason.kind() == ErrorKind::permission_denied || reason.kind() == ErrorKind::deadline_exceeded))
-    AgentCounters::count(core_->counters().connections_refused);
+    core_->counters().connections_refused.add();
   core_->links().remove(shared_from_this());
   if (!was_ready && route_ != nullptr) route_->dial_failed(outcome);
   if (was_ready)

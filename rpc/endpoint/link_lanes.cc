@@ -95,7 +95,7 @@ void Link::become_lane() {
 
 void Link::use_lanes() {
   if (lanes_.empty() || missing_lanes_ != 0 || (is_dialled_ && !peer_has_lanes_)) return;
-  AgentCounters::count(core_->counters().lanes_made, lanes_.size());
+  core_->counters().lanes_made.add(lanes_.size());
   striped_ = connection_->add_lanes(std::exchange(lanes_, {}));
   is_dialled_ ? stripe_writes() : send(OutgoingMessage::plain(FrameKind::lane, all_arrived));
 }

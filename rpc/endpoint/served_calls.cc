@@ -37,11 +37,11 @@ bool ServedCalls::accept(Source source, std::shared_ptr<IncomingMessage> message
   auto method = core_.methods().find(info.method);
   if (method == nullptr) method = no_method(info.method);
   const bool counts = !method->background;
-  AgentCounters::count(core_.counters().calls_served);
+  core_.counters().calls_served.add();
   const Caller& caller = *source.caller;
   if (const auto& permissions = core_.options().permissions;
       permissions && !permissions->allows(caller.identity, method->name)) {
-    AgentCounters::count(core_.counters().calls_denied);
+    core_.counters().calls_denied.add();
     const std::string who = caller.identity.empty() ? "a peer without a proven identity" : caller.identity;
     core_.log().write_some("calls denied", source.loop,
                            caller.id.name + " (" + who + ") may not call " + method->name,
@@ -69,7 +69,7 @@ bool ServedCalls::accept(Source source, std::shared_ptr<IncomingMessage> message
                         ? unanswered_.control / 4 < core_.options().streams.max_per_peer
                         : unanswered_.calls / 2 < limits.calls && unanswered_.bytes / 2 < limits.in_flight;
   if (!room || !core_.accounts()->hold(message->bytes(), method->control, admitted)) {
-    AgentCounters::count(core_.counters().calls_shed);
+    core_.counters().calls_shed.add();
     refuse(source, prefix, *method, ErrorKind::resource_exhausted,
            "too many requests in flight, or too many bytes in them: this peer has " +
                std::to_string(unanswered_.calls + unanswered_.control) + " requests with " +
@@ -104,7 +104,7 @@ bool ServedCalls::accept(Source source, std::shared_ptr<IncomingMessage> message
 }
 
 void ServedCalls::skip(const Source& source, const Prefix& request) {
-  AgentCounters::count(core_.counters().calls_shed);
+  core_.counters().calls_shed.add();
   refuse(source, request, MethodEntry{}, ErrorKind::resource_exhausted,
          "no room for a request of " + std::to_string(request.message_bytes()) +
              " bytes: this agent has reached Limits::in_flight_total");

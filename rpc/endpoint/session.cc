@@ -356,7 +356,7 @@ void Session::dispatch(const std::shared_ptr<PendingCall>& call) {
     return void(call->finish(std::current_exception()));
   }
   OutboundFrame& frame = sealed->frame;
-  AgentCounters::count(core_->counters().bytes_sent, frame.bytes());
+  core_->counters().bytes_sent.add(frame.bytes());
   std::uint64_t attached = 0;  // counted as the other side counts
   for (const Buffer& attachment : frame.attachments) attached += padded(attachment.size());
   const std::uint64_t bytes = frame.head.size() + attached;
@@ -585,7 +585,7 @@ void Session::answer(Reply&& reply) {
   } else if (accepted == accepted_ && state_ == State::connected) {
     unacknowledged_.clear();  // the reply acknowledges its request
   }
-  AgentCounters::count(core_->counters().bytes_sent, reply.frame.bytes());
+  core_->counters().bytes_sent.add(reply.frame.bytes());
   keep({.frame = std::move(reply.frame),
         .kind = FrameKind::reply,
         .call_id = reply.call_id,

@@ -43,8 +43,7 @@ void for_each_tensor(const T& value, const F& f) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
     f(value);
   } else if constexpr (rpc::detail::HasFields<T>) {
-    std::apply([&](auto... field) { (for_each_tensor(value.*field.member, f), ...); },
-               weft_fields(static_cast<T*>(nullptr)));
+    rpc::for_each_field(value, [&](std::string_view, const auto& field) { for_each_tensor(field, f); });
   } else if constexpr (detail::TupleLike<T>) {
     std::apply([&](const auto&... part) { (for_each_tensor(part, f), ...); }, value);
   } else if constexpr (std::ranges::range<const T>) {

@@ -2,6 +2,8 @@
 // Thread-safety: functions without state.
 #pragma once
 
+#include <weft/rpc/codec/struct_codec.h>
+
 #include <nlohmann/json.hpp>
 
 #include <string>
@@ -19,6 +21,15 @@ GivenJson parse_json(std::string_view text);
 // Adds a field to an object. Use it instead of ordered_json's own insertion, which searches all existing
 // fields.
 void add_field(PrintedJson& object, std::string name, PrintedJson value);
+
+// A struct with a codec as an object.
+template <class T>
+PrintedJson json_of_fields(const T& value) {
+  PrintedJson json;
+  rpc::for_each_field(
+      value, [&](std::string_view name, const auto& field) { add_field(json, std::string(name), field); });
+  return json;
+}
 
 // Prints JSON on one line. Bytes that are not UTF-8 are replaced, and control characters are escaped.
 std::string on_one_line(const PrintedJson& json);

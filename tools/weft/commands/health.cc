@@ -14,18 +14,6 @@ struct Options : AskedAgent {
   bool json = false;
 };
 
-PrintedJson json_of(const rpc::Health& health) {
-  PrintedJson json;
-  add_field(json, "status", health.status);
-  add_field(json, "name", health.name);
-  add_field(json, "incarnation", health.incarnation);
-  add_field(json, "version", health.version);
-  add_field(json, "uptime", health.uptime);
-  add_field(json, "calls_served", health.calls_served);
-  add_field(json, "calls_made", health.calls_made);
-  return json;
-}
-
 void print(const rpc::Health& health) {
   const auto uptime =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(health.uptime));
@@ -51,7 +39,7 @@ Exit run(Options& options) {
     return Exit::failed;
   }
   if (options.json) {
-    std::puts(on_one_line(json_of(health)).c_str());
+    std::puts(on_one_line(json_of_fields(health)).c_str());
   } else {
     print(health);
   }

@@ -14,20 +14,9 @@ struct Options : AskedAgent {
   bool json = false;
 };
 
-PrintedJson json_of(const rpc::MethodInfo& info) {
-  PrintedJson json;
-  add_field(json, "name", info.name);
-  add_field(json, "signature", info.signature);
-  add_field(json, "parameters", info.parameters);
-  add_field(json, "result", info.result);
-  add_field(json, "idempotent", info.idempotent);
-  add_field(json, "on_object", info.on_object);
-  return json;
-}
-
 void print_json(const std::vector<Method>& methods) {
   PrintedJson json = PrintedJson::array();
-  for (const Method& method : methods) json.push_back(json_of(method.info));
+  for (const Method& method : methods) json.push_back(json_of_fields(method.info));
   std::puts((stdout_is_terminal() ? on_lines(json, terminal_width()) : on_one_line(json)).c_str());
 }
 
