@@ -140,7 +140,7 @@ void GroupValues::launch_numbered(const rpc::Buffer& number, LaunchSequence::Beg
   }
   // On the loop: code of the program must not run in the group's turn.
   for (LaunchSequence::Begin& next : launches_.ready(std::move(place).get(), std::move(begin)))
-    begins_.post([next = std::move(next)]() mutable { next({}); }, *group_.loop(), group_.shared_from_this());
+    begins_.post([next = std::move(next)]() mutable { next({}); });
 }
 
 rpc::Clock::time_point GroupValues::check_deadlines(rpc::Clock::time_point now) {

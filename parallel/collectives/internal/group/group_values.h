@@ -12,6 +12,7 @@
 
 #include <weft/parallel/collectives/internal/group/group_failure.h>
 #include <weft/parallel/collectives/internal/group/launch_sequence.h>
+#include <weft/rpc/core/serial_executor.h>
 
 namespace weft::collectives {
 
@@ -20,7 +21,8 @@ class WEFT_EXPORT GroupValues final : public GroupPart {
   using Values = std::vector<rpc::Buffer>;  // by rank
 
   // group: the owner, with `failure`.
-  GroupValues(GroupMember& group, GroupFailure& failure) : group_(group), failure_(failure) {}
+  GroupValues(GroupMember& group, GroupFailure& failure)
+      : group_(group), failure_(failure), begins_(*group.loop()) {}
 
   // give() sends a small value to rank 0, which gathers the values. Its future has all members' values, by
   // rank, or no values if wants_all is false. Cancelling the future aborts the group. All members must
@@ -68,7 +70,7 @@ class WEFT_EXPORT GroupValues final : public GroupPart {
   GroupMember& group_;
   GroupFailure& failure_;
   std::atomic<std::uint64_t> rounds_reserved_{0};
-  Turns begins_{[](const std::exception_ptr&) {}};  // starts launches in order: posts to a loop have no order
+  rpc::SerialExecutor begins_;  // starts launches in order: posts to a loop have no order
 
   // In turn:
   std::map<RoundKey, Round> rounds_;     // on rank 0
