@@ -5,7 +5,7 @@
 // completes after all ranks have begun it. Memory is the host's; a stream is any pointer, and an operation on
 // it runs at once, or when `enqueue` runs it. Calls that NCCL leaves undefined are not executed but noted in
 // misuse(), which a test expects to be empty: two threads inside one communicator, use after its end, an
-// abort while a thread is inside, memory allocated or freed while work is in flight. Thread-safe.
+// abort while a thread is inside. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/internal/api.h>
@@ -32,12 +32,12 @@ struct FakeWork;
 namespace weft::collectives::nccl {
 struct Comm {
   std::shared_ptr<test::FakeClique> clique;
-  int rank = 0, origin = 0;  // origin: its rank in the first communicator, which selects the planted faults
+  int rank = 0;  // selects the planted faults
   Result error = Result::success;
-  bool settling = true;  // NCCL still creates, splits or closes it
+  bool settling = true;  // NCCL still creates or closes it
   bool dead = false, finalized = false;
   int polls = 0;  // number of further polls that return in_progress
-  std::uint64_t collectives = 0, splits = 0;
+  std::uint64_t collectives = 0;
   std::thread::id inside;
   int depth = 0;  // nested calls inside
   std::vector<std::shared_ptr<test::FakeWork>> works;
@@ -74,15 +74,7 @@ struct FakeClique {
   std::vector<Comm*> members;  // by rank; null: has not arrived
   std::map<std::uint64_t, std::vector<FakeOp>> collectives;
   std::map<std::pair<int, int>, std::deque<FakeOp>> sends, recvs;  // by from, to
-  struct Split {
-    int color, key, rank;
-    Comm* parent;
-    Comm** slot;
-  };
-  std::map<std::uint64_t, std::vector<Split>> splits;
-  std::map<std::vector<int>, std::vector<Split>> shrinks;
-  std::vector<Split> grows;
-  std::string grow_id;
+  std::vector<std::pair<Comm**, Comm*>> late;  // the handles that are written when all ranks have arrived
   // An aborted communicator does not access memory.
   void forget(const Comm* comm) {
     const auto of_it = [comm](const FakeOp& op) { return op.comm == comm; };
@@ -102,10 +94,11 @@ class FakeNccl {
   using UniqueId = collectives::nccl::UniqueId;
   using Job = std::function<void()>;
 
-  // The faults of one rank of the first communicator, and of the communicators created from it.
+  // The faults of one rank.
   struct Faults {
     Result init = Result::success;    // result of creating a communicator
     bool init_hangs = false;          // never completes
+    bool late_handle = false;         // is written when all ranks have arrived
     int init_polls = 2;               // polls that return in_progress
     Result launch = Result::success;  // result of the end of a group
     int launch_polls = 0;             // polls that return in_progress after a group
@@ -113,7 +106,7 @@ class FakeNccl {
     bool never_closes = false;
   };
 
-  explicit FakeNccl(int version = 23007) : version_(version) {}
+  FakeNccl() = default;
   FakeNccl(const FakeNccl&) = delete;
   FakeNccl& operator=(const FakeNccl&) = delete;
 
@@ -131,15 +124,15 @@ class FakeNccl {
   void fail(int rank, Result error) {
     std::lock_guard lock(mutex_);
     for (const auto& comm : comms_)
-      if (comm->origin == rank && !comm->dead) comm->error = error;
+      if (comm->rank == rank && !comm->dead) comm->error = error;
   }
   // The process of the rank has ended: the other ranks of its communicators get remote_error.
   void kill(int rank) {
     std::lock_guard lock(mutex_);
     for (const auto& comm : comms_) {
-      const bool concerned = !comm->dead && comm->clique && comm->origin != rank &&
+      const bool concerned = !comm->dead && comm->clique && comm->rank != rank &&
                              std::any_of(comm->clique->members.begin(), comm->clique->members.end(),
-                                         [&](const Comm* other) { return other && other->origin == rank; });
+                                         [&](const Comm* other) { return other && other->rank == rank; });
       if (concerned) comm->error = Result::remote_error;
     }
   }
@@ -234,13 +227,12 @@ class FakeNccl {
     return result;
   }
 
-  Comm* add(const std::shared_ptr<FakeClique>& clique, int rank, int origin) {
+  Comm* add(const std::shared_ptr<FakeClique>& clique, int rank) {
     comms_.push_back(std::make_unique<Comm>());
     Comm* const comm = comms_.back().get();
     comm->clique = clique;
     comm->rank = rank;
-    comm->origin = origin;
-    comm->polls = faults_[origin].init_polls;
+    comm->polls = faults_[rank].init_polls;
     clique->members[static_cast<std::size_t>(rank)] = comm;
     return comm;
   }
@@ -249,17 +241,6 @@ class FakeNccl {
     clique->size = static_cast<int>(size);
     clique->members.resize(size, nullptr);
     return clique;
-  }
-  // Creates the communicators of all ranks that have called, in that order, and stores each in its slot.
-  void make_of(const std::vector<FakeClique::Split>& parts) {
-    const auto clique = clique_of(parts.size());
-    int rank = 0;
-    for (const auto& part : parts) {
-      Comm* const made = add(clique, rank++, part.parent->origin);
-      made->settling = faults_[made->origin].init_hangs;
-      part.parent->settling = false;
-      std::atomic_ref<Comm*>(*part.slot).store(made, std::memory_order_release);
-    }
   }
 
   Result end_group();
@@ -287,14 +268,11 @@ class FakeNccl {
   static void reduce(std::vector<FakeOp>& ops, std::size_t from, std::size_t count, void* out);
   static void reduce_any(std::vector<FakeOp>& ops, std::size_t from, std::size_t count, void* out);
 
-  const int version_;
   mutable std::recursive_mutex mutex_;  // guards the members below
   std::condition_variable_any changed_;
   std::map<int, Faults> faults_;
   std::vector<std::unique_ptr<Comm>> comms_;  // never destroyed, to detect use after the end
   std::map<std::string, std::shared_ptr<FakeClique>> forming_;
-  std::map<std::string, std::pair<FakeClique*, std::map<int, Comm**>>>
-      growing_;  // by id: the parent clique, and the joining ranks
   std::map<std::thread::id, Group> groups_;
   std::map<Stream, std::vector<std::shared_ptr<FakeWork>>> streams_;
   std::map<int, std::vector<std::string>> calls_;
@@ -303,8 +281,6 @@ class FakeNccl {
   std::size_t sent_ = 0;
   std::vector<std::string> misuse_;
   int operators_ = 0, ids_ = 0, next_operator_ = 5;
-
-  void try_to_grow(const std::string& id, int size);
 };
 
 // --- Data ---
@@ -392,7 +368,7 @@ inline void FakeNccl::finish(std::vector<FakeOp>& ops) {
 inline void FakeNccl::arrive(FakeOp op) {
   using Kind = FakeOp::Kind;
   std::lock_guard lock(mutex_);
-  if (op.work->ended || faults_[op.comm->origin].never_ends) return;  // ended by an abort
+  if (op.work->ended || faults_[op.comm->rank].never_ends) return;  // ended by an abort
   FakeClique& clique = *op.comm->clique;
   if (op.kind != Kind::recv) {
     const std::size_t parts = op.kind == Kind::reduce_scatter ? static_cast<std::size_t>(clique.size) : 1;
@@ -434,13 +410,13 @@ inline FakeNccl::Result FakeNccl::end_group() {
     if (!group.aborted.empty()) aborts_.push_back(std::exchange(group.aborted, {}));
     for (FakeOp& op : ops) {
       inside.insert(op.comm);
-      const Faults& faults = faults_[op.comm->origin];
+      const Faults& faults = faults_[op.comm->rank];
       if (faults.launch != Result::success) result = faults.launch;
-      if (held_.contains(op.comm->origin)) {
-        holding_.insert(op.comm->origin);
+      if (held_.contains(op.comm->rank)) {
+        holding_.insert(op.comm->rank);
         changed_.notify_all();
-        changed_.wait(lock, [&] { return !held_.contains(op.comm->origin); });
-        holding_.erase(op.comm->origin);
+        changed_.wait(lock, [&] { return !held_.contains(op.comm->rank); });
+        holding_.erase(op.comm->rank);
       }
     }
     if (result == Result::success)
@@ -449,12 +425,11 @@ inline FakeNccl::Result FakeNccl::end_group() {
         if (collective) op.sequence = op.comm->collectives++;
         op.work = std::make_shared<FakeWork>();
         op.comm->works.push_back(op.work);
-        op.comm->polls = faults_[op.comm->origin].launch_polls;
+        op.comm->polls = faults_[op.comm->rank].launch_polls;
         streams_[op.stream].push_back(op.work);
         static constexpr const char* names[] = {"all_reduce",     "reduce", "broadcast", "all_gather",
                                                 "reduce_scatter", "send",   "recv"};
-        calls_[op.comm->origin].push_back(names[static_cast<int>(op.kind)] +
-                                          (" " + std::to_string(op.count)));
+        calls_[op.comm->rank].push_back(names[static_cast<int>(op.kind)] + (" " + std::to_string(op.count)));
       }
     // Each call of the group has entered its communicator.
     for (FakeOp& op : ops) leave(op.comm);
@@ -477,26 +452,6 @@ inline FakeNccl::Result FakeNccl::end_group() {
   const bool waits =
       std::any_of(inside.begin(), inside.end(), [](const Comm* comm) { return comm->polls > 0; });
   return waits ? Result::in_progress : Result::success;
-}
-
-inline void FakeNccl::try_to_grow(const std::string& id, int size) {
-  auto& [parent, joining] = growing_[id];
-  if (parent == nullptr || static_cast<int>(parent->grows.size()) < parent->size ||
-      static_cast<int>(joining.size()) < size - parent->size)
-    return;
-  const auto clique = clique_of(static_cast<std::size_t>(size));
-  const auto place = [&](int rank, int origin, Comm** slot) {
-    Comm* const made = add(clique, rank, origin);
-    made->settling = false;
-    std::atomic_ref<Comm*>(*slot).store(made, std::memory_order_release);
-  };
-  for (const auto& part : parent->grows) {
-    part.parent->settling = false;
-    place(part.rank, part.parent->origin, part.slot);
-  }
-  for (const auto& [rank, slot] : joining) place(rank, rank, slot);
-  parent->grows.clear();
-  growing_.erase(id);
 }
 
 }  // namespace weft::test

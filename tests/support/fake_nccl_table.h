@@ -9,7 +9,7 @@ inline std::shared_ptr<const FakeNccl::Api> FakeNccl::api() {
   using Kind = FakeOp::Kind;
   auto table = std::make_shared<Api>();
   Api& api = *table;
-  api.version = version_;
+  api.version = 23007;
 
   api.get_unique_id = [this](UniqueId* id) {
     std::lock_guard lock(mutex_);
@@ -22,87 +22,26 @@ inline std::shared_ptr<const FakeNccl::Api> FakeNccl::api() {
     if (faults_[rank].init != Result::success) return faults_[rank].init;
     auto& clique = forming_[id.bytes.data()];
     if (clique == nullptr) clique = clique_of(static_cast<std::size_t>(ranks));
-    *made = add(clique, rank, rank);
+    Comm* const comm = add(clique, rank);
+    if (faults_[rank].late_handle) {
+      clique->late.emplace_back(made, comm);
+    } else {
+      *made = comm;
+    }
     if (clique->complete()) {
-      for (Comm* comm : clique->members) comm->settling = faults_[comm->origin].init_hangs;
+      for (Comm* one : clique->members) one->settling = faults_[one->rank].init_hangs;
+      for (const auto& [slot, late] : clique->late)
+        std::atomic_ref<Comm*>(*slot).store(late, std::memory_order_release);
       forming_.erase(id.bytes.data());
     }
     return Result::in_progress;
   };
-  api.comm_split = [this](Comm* comm, int color, int key, Comm** made, Config*) {
-    return within(comm, "split", [&] {
-      FakeClique& clique = *comm->clique;
-      comm->settling = true;
-      const std::uint64_t round = comm->splits++;
-      auto& parts = clique.splits[round];
-      parts.push_back({color, key, comm->rank, comm, made});
-      if (static_cast<int>(parts.size()) < clique.size) return Result::in_progress;
-      std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) {
-        return std::tuple(a.color, a.key, a.rank) < std::tuple(b.color, b.key, b.rank);
-      });
-      std::map<int, std::vector<FakeClique::Split>> colors;
-      for (const auto& part : parts) colors[part.color].push_back(part);
-      for (const auto& [one, members] : colors) {
-        if (one != collectives::nccl::no_color) {
-          make_of(members);
-        } else {
-          for (const auto& member : members) member.parent->settling = false;
-        }
-      }
-      clique.splits.erase(round);
-      return Result::in_progress;
-    });
-  };
-  api.comm_shrink = [this](Comm* comm, int* excluded, int count, Comm** made, Config*, int flags) {
-    return within(comm, "shrink", [&] {
-      if (flags == collectives::nccl::shrink_abort) {
-        for (const auto& work : comm->works) work->ended = true;
-      } else if (comm->error != Result::success) {
-        return Result::invalid_usage;
-      }
-      comm->settling = comm->error == Result::success;
-      std::vector<int> gone(excluded, excluded + count);
-      std::sort(gone.begin(), gone.end());
-      auto& parts = comm->clique->shrinks[gone];
-      parts.push_back({0, 0, comm->rank, comm, made});
-      if (static_cast<int>(parts.size()) < comm->clique->size - count) return Result::in_progress;
-      std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
-      make_of(parts);
-      return Result::in_progress;
-    });
-  };
-  if (version_ >= 22900) {
-    api.comm_get_unique_id = [this](Comm* comm, UniqueId* id) {
-      return within(comm, "get_unique_id", [&] {
-        std::snprintf(id->bytes.data(), id->bytes.size(), "grown %d", ++ids_);
-        return Result::success;
-      });
-    };
-    api.comm_grow = [this](Comm* comm, int size, const UniqueId* id, int rank, Comm** made, Config*) {
-      std::lock_guard lock(mutex_);
-      if (comm == nullptr) {
-        growing_[id->bytes.data()].second[rank] = made;
-        try_to_grow(id->bytes.data(), size);
-        return Result::in_progress;
-      }
-      return within(comm, "grow", [&] {
-        comm->settling = true;
-        comm->clique->grows.push_back({0, 0, comm->rank, comm, made});
-        if (id != nullptr) {
-          comm->clique->grow_id = id->bytes.data();
-          growing_[comm->clique->grow_id].first = comm->clique.get();
-        }
-        if (!comm->clique->grow_id.empty()) try_to_grow(comm->clique->grow_id, size);
-        return Result::in_progress;
-      });
-    };
-  }
   api.comm_finalize = [this](Comm* comm) {
     return within(comm, "finalize", [&] {
       comm->settling = comm->finalized = true;
       const auto& all = comm->clique->members;
       if (std::all_of(all.begin(), all.end(), [](const Comm* one) { return one->finalized; }))
-        for (Comm* one : all) one->settling = faults_[one->origin].never_closes;
+        for (Comm* one : all) one->settling = faults_[one->rank].never_closes;
       return Result::in_progress;
     });
   };
@@ -118,9 +57,9 @@ inline std::shared_ptr<const FakeNccl::Api> FakeNccl::api() {
       if (comm->depth > 1) note("abort of a communicator with calls in an open group");
       Group& group = groups_[std::this_thread::get_id()];
       if (group.depth == 0) {
-        aborts_.push_back({comm->origin});
+        aborts_.push_back({comm->rank});
       } else {
-        group.aborted.push_back(comm->origin);
+        group.aborted.push_back(comm->rank);
       }
       comm->dead = true;
       for (const auto& work : comm->works) work->ended = true;
@@ -137,14 +76,6 @@ inline std::shared_ptr<const FakeNccl::Api> FakeNccl::api() {
       }
       return Result::success;
     });
-  };
-  api.comm_count = [](const Comm* comm, int* count) {
-    *count = comm->clique->size;
-    return Result::success;
-  };
-  api.comm_user_rank = [](const Comm* comm, int* rank) {
-    *rank = comm->rank;
-    return Result::success;
   };
   api.get_error_string = [](Result result) {
     switch (result) {

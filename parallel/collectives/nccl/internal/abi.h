@@ -56,12 +56,8 @@ struct UniqueId {
   friend bool operator==(const UniqueId&, const UniqueId&) = default;
 };
 
-// NCCL_CONFIG_UNDEF_INT: NCCL selects the value. NCCL_SPLIT_NOCOLOR: the rank gets no communicator.
-// NCCL_SHRINK_DEFAULT and NCCL_SHRINK_ABORT: the flags of comm_shrink; the latter ends work in flight.
+// NCCL_CONFIG_UNDEF_INT: NCCL selects the value.
 inline constexpr int undefined = INT_MIN;
-inline constexpr int no_color = -1;
-inline constexpr int shrink_default = 0;
-inline constexpr int shrink_abort = 1;
 
 // ncclConfig_t as in NCCL 2.27. A later library sets its additional fields itself. An earlier library does
 // not read the fields that it does not have.

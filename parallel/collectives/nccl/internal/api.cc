@@ -40,9 +40,8 @@ std::shared_ptr<const Api> Api::load(const std::string& path) {
   auto loaded = std::make_shared<Loaded>();
   loaded->library = open_library(path);
   Api& api = loaded->api;
-  const auto may = [&](auto& function, const char* name) { return find(function, loaded->library, name); };
   const auto must = [&](auto& function, const char* name) {
-    if (!may(function, name))
+    if (!find(function, loaded->library, name))
       throw Error(ErrorKind::unsupported,
                   std::string("this NCCL has no ") + name + ": weft needs 2.19 or later");
   };
@@ -55,13 +54,10 @@ std::shared_ptr<const Api> Api::load(const std::string& path) {
 
   must(api.get_unique_id, "ncclGetUniqueId");
   must(api.comm_init_rank_config, "ncclCommInitRankConfig");
-  must(api.comm_split, "ncclCommSplit");
   must(api.comm_finalize, "ncclCommFinalize");
   must(api.comm_destroy, "ncclCommDestroy");
   must(api.comm_abort, "ncclCommAbort");
   must(api.comm_get_async_error, "ncclCommGetAsyncError");
-  must(api.comm_count, "ncclCommCount");
-  must(api.comm_user_rank, "ncclCommUserRank");
   must(api.get_error_string, "ncclGetErrorString");
   must(api.get_last_error, "ncclGetLastError");
   must(api.group_start, "ncclGroupStart");
@@ -75,9 +71,6 @@ std::shared_ptr<const Api> Api::load(const std::string& path) {
   must(api.recv, "ncclRecv");
   must(api.red_op_create_premul_sum, "ncclRedOpCreatePreMulSum");
   must(api.red_op_destroy, "ncclRedOpDestroy");
-  may(api.comm_shrink, "ncclCommShrink");
-  may(api.comm_get_unique_id, "ncclCommGetUniqueId");
-  may(api.comm_grow, "ncclCommGrow");
   return {loaded, &loaded->api};
 }
 

@@ -2,10 +2,8 @@
 //
 // It is a table of functions that is filled when the program runs, so that weft does not link NCCL:
 // LibTorch's wheels for CUDA contain libnccl.so.2. A fake supplies other functions
-// (tests/support/fake_nccl.h). Functions that an older library lacks are empty: can_shrink() and can_grow()
-// report this, and code that needs such a function fails with an error that names it. Names are NCCL's
-// without `nccl`. Immutable after creation. As thread-safe as NCCL: one thread at a time may use a
-// communicator.
+// (tests/support/fake_nccl.h). Names are NCCL's without `nccl`. Immutable after creation. As thread-safe as
+// NCCL: one thread at a time may use a communicator.
 #pragma once
 
 #include <weft/parallel/collectives/nccl/internal/abi.h>
@@ -18,7 +16,7 @@
 namespace weft::collectives::nccl {
 
 struct WEFT_EXPORT Api {
-  // A function of the library. Empty: the library lacks it.
+  // A function of the library.
   template <class Signature>
   using Function = std::function<Signature>;
 
@@ -27,22 +25,14 @@ struct WEFT_EXPORT Api {
   // library before 2.19 is too old.
   static std::shared_ptr<const Api> load(const std::string& path = "");
 
-  int version = 0;                                                   // 22809 is 2.28.9
-  std::string version_text() const;                                  // "2.28.9"
-  bool can_shrink() const { return comm_shrink != nullptr; }         // from 2.27 on
-  bool can_grow() const { return comm_grow && comm_get_unique_id; }  // from 2.29 on
+  int version = 0;                   // 22809 is 2.28.9
+  std::string version_text() const;  // "2.28.9"
 
-  // Creation and end of communicators, and their errors. comm_shrink, comm_get_unique_id and comm_grow may be
-  // empty.
+  // Creation and end of communicators, and their errors.
   Function<Result(UniqueId*)> get_unique_id;
   Function<Result(Comm**, int ranks, UniqueId, int rank, Config*)> comm_init_rank_config;
-  Function<Result(Comm*, int color, int key, Comm**, Config*)> comm_split;
-  Function<Result(Comm*, int* excluded, int count, Comm**, Config*, int flags)> comm_shrink;
-  Function<Result(Comm*, UniqueId*)> comm_get_unique_id;
-  Function<Result(Comm*, int ranks, const UniqueId*, int rank, Comm**, Config*)> comm_grow;
   Function<Result(Comm*)> comm_finalize, comm_destroy, comm_abort;
   Function<Result(Comm*, Result*)> comm_get_async_error;
-  Function<Result(const Comm*, int*)> comm_count, comm_user_rank;
   Function<const char*(Result)> get_error_string;
   Function<const char*(Comm*)> get_last_error;
 

@@ -80,8 +80,7 @@ std::optional<Error> Communicator::failure() const {
 void Communicator::refuse_if_over() const {
   rpc::MutexLock lock(mutex_);
   if (over_) throw Error(*over_);
-  if (busy_)
-    throw Error(ErrorKind::failed_precondition, prefix() + "a split, shrink, grow or close is in progress");
+  if (busy_) throw Error(ErrorKind::failed_precondition, prefix() + "a close is in progress");
 }
 
 // --- Launching ---
@@ -275,7 +274,7 @@ bool Communicator::end(const Error& error) {
 void Communicator::fail(const Error& error) {
   if (!end(error)) return;
   if (options_.on_failure) options_.on_failure(error);
-  if (options_.abort_on_failure) start_abort();
+  start_abort();
 }
 
 void Communicator::fail_and_throw(const Error& error) {

@@ -9,8 +9,8 @@
 // A launch puts a group of NCCL's calls on a stream, and returns when the group is there. The launch's future
 // completes when the device has executed the group. Every failure ends the communicator with one rpc::Error:
 // a failed call of NCCL, an asynchronous error of NCCL, or a deadline that has passed. options.on_failure is
-// then called at once, and notifies the other ranks. After that the communicator is aborted, or kept for
-// shrink(), and then its futures fail. During an abort no thread is inside NCCL with this communicator: the
+// then called at once, and notifies the other ranks. After that the communicator is aborted, and then its
+// futures fail. During an abort no thread is inside NCCL with this communicator: the
 // abort takes the handle under `inside_`. Ownership is shared: work in flight keeps the communicator alive.
 // Thread-safe; functions that block are marked below, and must not be called on a loop.
 #pragma once
@@ -36,7 +36,6 @@ struct CommunicatorOptions {
   // this time, abort() fails, and the communicator is given up.
   std::chrono::nanoseconds abort_timeout = std::chrono::seconds{10};
 
-  bool abort_on_failure = true;  // false: the owner must shrink() or abort()
   // Called once, on any thread; must not block. Not called for abort() and close().
   std::function<void(const rpc::Error&)> on_failure;
 };
@@ -91,16 +90,13 @@ struct Launch {
 
 class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared_from_this<Communicator> {
  public:
-  using Ptr = std::shared_ptr<Communicator>;  // null only as the result of split() for no_color
+  using Ptr = std::shared_ptr<Communicator>;
 
   // Call it on one rank, which sends the id to the other ranks. Throws the errors of NCCL. May block.
   static UniqueId unique_id(const Api& api);
   // Call it on all ranks. deadline_exceeded if some do not arrive; cancel() of the future ends the creation.
   static rpc::Future<Ptr> create(Device device, UniqueId id, int size, int rank,
                                  CommunicatorOptions options = {});
-  // Creates a new rank of a communicator whose ranks call grow(); unsupported before NCCL 2.29.
-  static rpc::Future<Ptr> join(Device device, UniqueId grow_id, int size, int rank,
-                               CommunicatorOptions options = {});
   ~Communicator() override;
 
   // Constant. name(): CommunicatorOptions::name.
@@ -116,18 +112,6 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   // failure, including an exception of `group`, ends the communicator, because other ranks have started. It
   // fails the future instead of being thrown, because NCCL may still be running the group.
   rpc::Future<void> launch(Launch launch, const std::function<void(Calls&)>& group);
-
-  // Call split(), shrink() and grow() on all ranks; until they complete, this communicator launches nothing.
-  // failed_precondition while work is in flight, except for shrink() with `abort`, which ends that work.
-  // split(): the new communicator has the ranks of one color, ordered by key, then rank; null for no_color.
-  rpc::Future<Ptr> split(int color, int key, CommunicatorOptions options = {});
-  // The new communicator has all ranks except `gone`, in the same order; the remaining ranks call shrink().
-  // abort: for use after a failure; ends work in flight and this communicator. unsupported before NCCL 2.27.
-  rpc::Future<Ptr> shrink(std::vector<int> gone, bool abort, CommunicatorOptions options = {});
-  // Grows to `size` ranks; the new ranks call join(). id: on the rank that has called grow_id(), the result
-  // of that call; nullopt on the other ranks. unsupported before NCCL 2.29.
-  UniqueId grow_id();
-  rpc::Future<Ptr> grow(int size, std::optional<UniqueId> id, CommunicatorOptions options = {});
 
   // Ends the communicator in order, when all launches are complete; failed_precondition while work is in
   // flight. If some ranks do not close in time, aborts the communicator. Without a limit, the timeout is
@@ -152,12 +136,6 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
     rpc::Promise<void> promise;
   };
   Communicator(Device device, Comm* handle, int size, int rank, CommunicatorOptions options);
-
-  using Begin = std::function<Result(Comm* parent, Comm** made, Config* config)>;
-  struct Plan;  // of a creation
-  static rpc::Future<Ptr> make(Plan plan);
-  rpc::Future<Ptr> make_of_this(std::string what, bool aborts, bool may_be_none, Begin begin,
-                                CommunicatorOptions options);
 
   // Calls f with the communicator's handle, while no other thread is inside NCCL with it; may block. false:
   // the communicator has ended, and f was not called.
@@ -189,7 +167,7 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
 
   mutable rpc::Mutex mutex_;  // taken after inside_, or alone
   std::optional<rpc::Error> over_ WEFT_GUARDED_BY(mutex_);
-  bool busy_ WEFT_GUARDED_BY(mutex_) = false;      // being split, shrunk, grown or closed
+  bool busy_ WEFT_GUARDED_BY(mutex_) = false;      // being closed
   bool aborting_ WEFT_GUARDED_BY(mutex_) = false;  // an abort has been requested
   // The result of the abort; empty: the abort has not ended.
   std::optional<rpc::Result<void>> let_go_ WEFT_GUARDED_BY(mutex_);

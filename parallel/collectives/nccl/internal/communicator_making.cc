@@ -11,26 +11,20 @@ using rpc::Error;
 using rpc::ErrorKind;
 using rpc::Future;
 
-struct Communicator::Plan {
-  Device device;
-  std::string what;  // in errors
-  CommunicatorOptions options;
-  Begin begin;
-  Ptr parent = nullptr;
-  bool aborts_parent = false;
-  bool may_be_none = false;
-};
-
 // The creation is started on the background executor, and polled until NCCL has completed it. A cancel takes
 // effect on the background executor too, because the loop may have ended. NCCL may write the handle at any
 // time, on its own thread. Therefore a creation that was given up is still polled, to abort a communicator
 // that appears late.
 class Communicator::Making final : public Watched, public std::enable_shared_from_this<Making> {
  public:
-  explicit Making(Plan plan)
-      : plan_(std::move(plan)),
-        deadline_(rpc::later(plan_.device.watch->loop()->now(), plan_.options.timeout)),
-        promise_(plan_.device.watch->loop()) {}
+  Making(Device device, UniqueId id, int size, int rank, CommunicatorOptions options)
+      : device_(std::move(device)),
+        id_(id),
+        size_(size),
+        rank_(rank),
+        options_(std::move(options)),
+        deadline_(rpc::later(device_.watch->loop()->now(), options_.timeout)),
+        promise_(device_.watch->loop()) {}
 
   ~Making() override {
     if (!begun_ || settled_) return;
@@ -53,7 +47,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
         if (const auto self = weak.lock()) self->cancel();
       });
     }
-    plan_.device.background->post([self = shared_from_this()] { self->begin(); });
+    device_.background->post([self = shared_from_this()] { self->begin(); });
     return future;
   }
 
@@ -63,34 +57,30 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     if (over_) return clean_up();
     if (cancelled_) return give_up(cancelled());
     const bool overdue = deadline_ <= now;
-    if (!parent_settled_) {
-      std::optional<Error> failed;
-      parent_settled_ = settle_parent(failed);
-      if (failed) return give_up(*failed);
-      if (!parent_settled_) return go_on(overdue);
-    }
     Comm* const made = slot();
-    if (made == nullptr) return plan_.may_be_none ? finish(nullptr) : go_on(overdue);
+    if (made == nullptr) return go_on(overdue);
     Result state = Result::success;
     const Result asked = api().comm_get_async_error(made, &state);
     if (asked != Result::success) state = asked;
     if (state == Result::in_progress) return go_on(overdue);
-    if (state != Result::success) return give_up(error_of(api(), state, made, plan_.what));
-    int size = 0, rank = 0;
-    api().comm_count(made, &size);
-    api().comm_user_rank(made, &rank);
-    return finish(Ptr(new Communicator(plan_.device, made, size, rank, plan_.options)));
+    if (state != Result::success) return give_up(error_of(api(), state, made, what()));
+    over_ = settled_ = true;
+    promise_.complete(Ptr(new Communicator(device_, made, size_, rank_, options_)));
+    return false;
   }
 
  private:
-  const Api& api() const { return *plan_.device.api; }
+  const Api& api() const { return *device_.api; }
   Comm* slot() { return std::atomic_ref<Comm*>(*slot_).load(std::memory_order_acquire); }
-  std::string text(const std::string& what) const { return "NCCL: " + plan_.what + ": " + what; }
+  std::string what() const {
+    return "making communicator '" + options_.name + "', rank " + std::to_string(rank_);
+  }
+  std::string text(const std::string& why) const { return "NCCL: " + what() + ": " + why; }
 
   Error cancelled() const { return Error(ErrorKind::cancelled, text("it was cancelled")); }
   void cancel() {
     cancelled_ = true;
-    plan_.device.background->post([self = shared_from_this()] {
+    device_.background->post([self = shared_from_this()] {
       rpc::MutexLock lock(self->mutex_);
       if (self->begun_ && !self->over_) self->give_up(self->cancelled());  // otherwise begin() does
     });
@@ -105,42 +95,17 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
       if (!failed && cancelled_) failed = cancelled();
       if (failed) more = give_up(*failed);
     }
-    if (more) plan_.device.watch->add(shared_from_this());
+    if (more) device_.watch->add(shared_from_this());
   }
   std::optional<Error> call() {
     Config config;
     Result result = Result::success;
-    std::unique_lock<Entrance> lock;
-    if (plan_.parent) lock = std::unique_lock(plan_.parent->inside_);
-    Comm* const parent = plan_.parent ? plan_.parent->handle_ : nullptr;
-    if (plan_.parent && parent == nullptr) return plan_.parent->failure();
-    if (const auto why = plan_.device.try_within([&] { result = plan_.begin(parent, slot_.get(), &config); }))
+    if (const auto why = device_.try_within(
+            [&] { result = api().comm_init_rank_config(slot_.get(), size_, id_, rank_, &config); }))
       return Error(ErrorKind::internal, text(*why));
     if (result != Result::success && result != Result::in_progress)
-      return error_of(api(), result, parent, plan_.what);
+      return error_of(api(), result, nullptr, what());
     return std::nullopt;
-  }
-
-  // Whether the parent communicator has completed its part, so that the new one can be queried.
-  bool settle_parent(std::optional<Error>& failed) WEFT_REQUIRES(mutex_) {
-    Communicator* const parent = plan_.parent.get();
-    if (parent == nullptr) return true;
-    const std::unique_lock lock(parent->inside_, std::try_to_lock);
-    if (!lock) return false;
-    failed = parent->failure();
-    if (parent->handle_ == nullptr) return false;
-    if (plan_.aborts_parent) {
-      failed.reset();  // the new communicator is created after that failure
-    } else if (failed) {
-      return false;
-    }
-    Result state = Result::success;
-    const Result asked = api().comm_get_async_error(parent->handle_, &state);
-    if (asked != Result::success) state = asked;
-    if (state == Result::in_progress) return false;
-    if (state == Result::success || plan_.aborts_parent) return true;
-    failed = error_of(api(), state, parent->handle_, plan_.what);
-    return false;
   }
 
   bool go_on(bool overdue) WEFT_REQUIRES(mutex_) {
@@ -148,34 +113,11 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     return give_up(Error(ErrorKind::deadline_exceeded, text("not all ranks joined in time")));
   }
 
-  bool finish(Ptr made) WEFT_REQUIRES(mutex_) {
-    over_ = settled_ = true;
-    if (const Ptr parent = std::move(plan_.parent)) {
-      if (plan_.aborts_parent) {
-        parent->end(Error(ErrorKind::aborted, parent->prefix() + "it was shrunk"));
-        parent->start_abort();
-      } else {
-        rpc::MutexLock lock(parent->mutex_);
-        parent->busy_ = false;
-      }
-    }
-    promise_.complete(std::move(made));
-    return false;
-  }
-
   // Returns whether to poll again, as look(). The future fails when the partly created communicator has been
   // aborted.
   bool give_up(const Error& error) WEFT_REQUIRES(mutex_) {
     over_ = true;
     why_ = std::make_exception_ptr(error);
-    if (const Ptr& parent = plan_.parent) {
-      // If NCCL still works on the creation, or its results differ between ranks, the parent cannot be used
-      // any more.
-      parent->fail(error);
-      if (plan_.aborts_parent) parent->start_abort();
-      rpc::MutexLock lock(parent->mutex_);
-      parent->busy_ = false;
-    }
     return clean_up();
   }
 
@@ -189,20 +131,18 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     }
     if (promise_) promise_.fail(why_);
     settled_ = !begun_;
-    if (plan_.parent != nullptr) {
-      rpc::MutexLock lock(plan_.parent->mutex_);
-      settled_ = settled_ || plan_.parent->let_go_;
-    }
-    return !settled_;
+    return begun_;
   }
   void abort(Comm* made) WEFT_REQUIRES(mutex_) {
-    plan_.device.aborts->add(plan_.device, made,
-                             [why = why_, promise = std::move(promise_)](auto&&...) mutable {
-                               if (promise) promise.fail(why);
-                             });
+    device_.aborts->add(device_, made, [why = why_, promise = std::move(promise_)](auto&&...) mutable {
+      if (promise) promise.fail(why);
+    });
   }
 
-  Plan plan_;
+  const Device device_;
+  const UniqueId id_;
+  const int size_, rank_;
+  const CommunicatorOptions options_;
   const Clock::time_point deadline_;
   // NCCL writes the handle here after the creation has started.
   std::unique_ptr<Comm*> slot_ = std::make_unique<Comm*>(nullptr);
@@ -211,15 +151,10 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
   rpc::Mutex mutex_;
   rpc::Promise<Ptr> promise_ WEFT_GUARDED_BY(mutex_);
   bool begun_ WEFT_GUARDED_BY(mutex_) = false;
-  bool parent_settled_ WEFT_GUARDED_BY(mutex_) = false;
   bool over_ WEFT_GUARDED_BY(mutex_) = false;     // it exists, or was given up
   bool settled_ WEFT_GUARDED_BY(mutex_) = false;  // and NCCL will write nothing more that must be aborted
   std::exception_ptr why_ WEFT_GUARDED_BY(mutex_);
 };
-
-Future<Communicator::Ptr> Communicator::make(Plan plan) {
-  return std::make_shared<Making>(std::move(plan))->start();
-}
 
 Future<Communicator::Ptr> Communicator::create(Device device, UniqueId id, int size, int rank,
                                                CommunicatorOptions options) {
@@ -227,103 +162,7 @@ Future<Communicator::Ptr> Communicator::create(Device device, UniqueId id, int s
     throw Error(ErrorKind::invalid_argument,
                 "NCCL: create: rank " + std::to_string(rank) + " of " + std::to_string(size) +
                     " ranks, expected at least one rank, and a rank below their number");
-  const auto api = device.api;
-  std::string what = "making communicator '" + options.name + "', rank " + std::to_string(rank);
-  return make({std::move(device), std::move(what), std::move(options),
-               [api, id, size, rank](Comm*, Comm** made, Config* config) {
-                 return api->comm_init_rank_config(made, size, id, rank, config);
-               }});
-}
-
-namespace {
-void expect_grow(const Api& api) {
-  if (!api.can_grow())
-    throw Error(ErrorKind::unsupported,
-                "NCCL " + api.version_text() + " cannot grow communicators, expected 2.29 or later");
-}
-}  // namespace
-
-Future<Communicator::Ptr> Communicator::join(Device device, UniqueId grow_id, int size, int rank,
-                                             CommunicatorOptions options) {
-  expect_grow(*device.api);
-  const auto api = device.api;
-  std::string what = "joining communicator '" + options.name + "', rank " + std::to_string(rank);
-  return make({std::move(device), std::move(what), std::move(options),
-               [api, grow_id, size, rank](Comm*, Comm** made, Config* config) {
-                 return api->comm_grow(nullptr, size, &grow_id, rank, made, config);
-               }});
-}
-
-Future<Communicator::Ptr> Communicator::make_of_this(std::string what, bool aborts, bool may_be_none,
-                                                     Begin begin, CommunicatorOptions options) {
-  {
-    rpc::MutexLock lock(mutex_);
-    if (over_ && (!aborts || aborting_)) throw Error(*over_);
-    if (busy_ || (!aborts && !flights_.empty()))
-      throw Error(
-          ErrorKind::failed_precondition,
-          prefix() + what +
-              (busy_ ? ": another operation on the communicator is in progress" : ": work is in flight"));
-    busy_ = true;
-  }
-  return make({device_, prefix() + what, std::move(options), std::move(begin), shared_from_this(), aborts,
-               may_be_none});
-}
-
-Future<Communicator::Ptr> Communicator::split(int color, int key, CommunicatorOptions options) {
-  return make_of_this(
-      "split", false, color == no_color,
-      [api = device_.api, color, key](Comm* parent, Comm** made, Config* config) {
-        return api->comm_split(parent, color, key, made, config);
-      },
-      std::move(options));
-}
-
-Future<Communicator::Ptr> Communicator::shrink(std::vector<int> gone, bool abort,
-                                               CommunicatorOptions options) {
-  if (!device_.api->can_shrink())
-    throw Error(ErrorKind::unsupported, "NCCL " + device_.api->version_text() +
-                                            " cannot shrink communicators, expected 2.27 or later");
-  for (const int rank : gone)
-    if (rank < 0 || rank >= size_ || rank == rank_)
-      throw Error(ErrorKind::invalid_argument, prefix() + "shrink: rank " + std::to_string(rank) +
-                                                   " cannot be removed, expected one of the other ranks of " +
-                                                   std::to_string(size_));
-  return make_of_this(
-      "shrink", abort, false,
-      [api = device_.api, gone = std::move(gone), abort](Comm* parent, Comm** made, Config* config) mutable {
-        return api->comm_shrink(parent, gone.data(), static_cast<int>(gone.size()), made, config,
-                                abort ? shrink_abort : shrink_default);
-      },
-      std::move(options));
-}
-
-UniqueId Communicator::grow_id() {
-  expect_grow(*device_.api);
-  UniqueId id;
-  std::optional<Error> failed;
-  const bool called = inside([&](Comm* comm) {
-    if (const Result result = device_.api->comm_get_unique_id(comm, &id); result != Result::success)
-      failed = error_of(*device_.api, result, comm, prefix() + "id to grow by");
-  });
-  if (!called) throw Error(*failure());
-  if (failed) throw Error(*failed);
-  return id;
-}
-
-Future<Communicator::Ptr> Communicator::grow(int size, std::optional<UniqueId> id,
-                                             CommunicatorOptions options) {
-  expect_grow(*device_.api);
-  if (size <= size_)
-    throw Error(ErrorKind::invalid_argument, prefix() + "grow: " + std::to_string(size) +
-                                                 " ranks, expected more than the communicator's " +
-                                                 std::to_string(size_));
-  return make_of_this(
-      "grow", false, false,
-      [api = device_.api, size, id](Comm* parent, Comm** made, Config* config) {
-        return api->comm_grow(parent, size, id ? &*id : nullptr, -1, made, config);
-      },
-      std::move(options));
+  return std::make_shared<Making>(std::move(device), id, size, rank, std::move(options))->start();
 }
 
 // --- Closing ---

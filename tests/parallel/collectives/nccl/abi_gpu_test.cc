@@ -31,13 +31,10 @@ consteval bool same(std::type_identity<std::function<R(A...)>>, S (*)(B...)) {
 
 WEFT_SAME(get_unique_id, ncclGetUniqueId);
 WEFT_SAME(comm_init_rank_config, ncclCommInitRankConfig);
-WEFT_SAME(comm_split, ncclCommSplit);
 WEFT_SAME(comm_finalize, ncclCommFinalize);
 WEFT_SAME(comm_destroy, ncclCommDestroy);
 WEFT_SAME(comm_abort, ncclCommAbort);
 WEFT_SAME(comm_get_async_error, ncclCommGetAsyncError);
-WEFT_SAME(comm_count, ncclCommCount);
-WEFT_SAME(comm_user_rank, ncclCommUserRank);
 WEFT_SAME(get_error_string, ncclGetErrorString);
 WEFT_SAME(get_last_error, ncclGetLastError);
 WEFT_SAME(group_start, ncclGroupStart);
@@ -51,14 +48,6 @@ WEFT_SAME(send, ncclSend);
 WEFT_SAME(recv, ncclRecv);
 WEFT_SAME(red_op_create_premul_sum, ncclRedOpCreatePreMulSum);
 WEFT_SAME(red_op_destroy, ncclRedOpDestroy);
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-WEFT_SAME(comm_shrink, ncclCommShrink);
-static_assert(shrink_default == NCCL_SHRINK_DEFAULT && shrink_abort == NCCL_SHRINK_ABORT);
-#endif
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0)
-WEFT_SAME(comm_get_unique_id, ncclCommGetUniqueId);
-WEFT_SAME(comm_grow, ncclCommGrow);
-#endif
 
 #define WEFT_EQUAL(ours, theirs) static_assert(static_cast<int>(ours) == static_cast<int>(theirs))
 
@@ -95,7 +84,6 @@ WEFT_EQUAL(RedOp::avg, ncclAvg);
 WEFT_EQUAL(Residence::device, ncclScalarDevice);
 WEFT_EQUAL(Residence::host_immediate, ncclScalarHostImmediate);
 WEFT_EQUAL(undefined, NCCL_CONFIG_UNDEF_INT);
-WEFT_EQUAL(no_color, NCCL_SPLIT_NOCOLOR);
 static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId) && alignof(UniqueId) == alignof(ncclUniqueId));
 
 // Our struct is the beginning of NCCL's, or NCCL's is the beginning of ours.

@@ -28,7 +28,6 @@ TEST(NcclLibrary, ExportsTheFunctionsThatWeftCalls) {  // needs no GPU
   const auto api = library(why);
   if (api == nullptr) GTEST_SKIP() << why;
   EXPECT_GE(api->version, 21900);
-  EXPECT_EQ(api->can_shrink(), api->version >= 22700);
   EXPECT_NE(std::string(api->get_error_string(Result::remote_error)), "");
   std::cout << "NCCL " << api->version_text() << "\n";
 }
@@ -51,7 +50,6 @@ class NcclGpu : public ::testing::Test {
       CommunicatorOptions options;
       options.name = "gpus";
       options.timeout = 60s;
-      options.abort_on_failure = abort_on_failure;
       making.push_back(Communicator::create(devices.back(), id, size, rank, options));
     }
     for (int rank = 0; rank < size; ++rank) ranks.emplace_back(making[std::size_t(rank)].get(), gpu(rank));
@@ -71,7 +69,6 @@ class NcclGpu : public ::testing::Test {
   }
 
   std::shared_ptr<const Api> api;
-  bool abort_on_failure = true;
   std::shared_ptr<rpc::AsioLoop> loop = std::make_shared<rpc::AsioLoop>();
   std::vector<std::shared_ptr<rpc::AsioLoop>> backgrounds;
   std::vector<Device> devices;
@@ -175,26 +172,6 @@ TEST_F(NcclGpu, TwoGpus) {
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(x[1].mean().item<float>(), 3);
   EXPECT_EQ(out[1].mean().item<float>(), 3);
-}
-
-TEST_F(NcclGpu, SurvivorsShrinkAfterARankNeverJoins) {
-  need(2);
-  if (IsSkipped()) return;
-  abort_on_failure = false;
-  make(2);
-  const at::Tensor x = torch::ones({1000}, gpu(0));
-  auto late = ranks[0].all_reduce(x, ReduceOp::sum, 2s);
-  while (!ranks[0].communicator()->failure()) std::this_thread::yield();
-  if (!api->can_shrink()) {
-    ranks[0].communicator()->abort("it never ends").get();
-    EXPECT_EQ(kind_of([&] { late.get(); }), ErrorKind::deadline_exceeded);
-    return;
-  }
-  const TensorCalls alone(ranks[0].communicator()->shrink({1}, true).get(), gpu(0));
-  EXPECT_EQ(kind_of([&] { late.get(); }), ErrorKind::deadline_exceeded);
-  const at::Tensor y = torch::ones({1000}, gpu(0));
-  alone.all_reduce(y).get();
-  EXPECT_EQ(y.mean().item<float>(), 1);
 }
 
 // --- Two processes on one GPU ---

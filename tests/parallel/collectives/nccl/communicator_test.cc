@@ -314,128 +314,14 @@ TEST_F(NcclCommunicator, CloseWhileWorkIsInFlight) {
   got(one);
 }
 
-// --- Splitting, shrinking, growing ---
-
-TEST_F(NcclCommunicator, SplitByColorAndKey) {
-  make(4);
-  std::vector<rpc::Future<Communicator::Ptr>> making(4);
-  for (const int rank : {3, 2, 1, 0}) {
-    settle();
-    for (auto& one : making) EXPECT_FALSE(one.valid() && one.ready());  // all ranks must call it
-    making[std::size_t(rank)] =
-        comms[std::size_t(rank)]->split(rank == 3 ? no_color : rank % 2, -rank, options(rank));
-  }
-  std::vector<float> a{1};
-  EXPECT_EQ(kind_of([&] { return all_reduce(comms[0], a).valid(); }), ErrorKind::failed_precondition);
-  std::vector<Communicator::Ptr> parts;
-  for (auto& one : making) parts.push_back(got(one));
-  EXPECT_EQ(parts[3], nullptr);
-  EXPECT_EQ(parts[1]->size(), 1);
-  EXPECT_EQ(parts[0]->rank(), 1);
-  EXPECT_EQ(parts[2]->rank(), 0);
-  expect_works({parts[2], parts[0]});
-  expect_works(comms);
-}
-
-TEST_F(NcclCommunicator, ASplitThatOthersDoNotJoin) {
-  make(2);
-  auto making = comms[0]->split(0, 0, options(0));
-  EXPECT_EQ(kind_of([&] { return got(making); }), ErrorKind::deadline_exceeded);
-  EXPECT_EQ(failures[0], Kinds{ErrorKind::deadline_exceeded});  // the communicator has failed
-  settle();
-  EXPECT_EQ(nccl.alive(), 1U);
-}
-
-TEST_F(NcclCommunicator, SurvivorsShrinkAndContinue) {
-  abort_on_failure = false;
-  make(3);
-  nccl.faults(1).never_ends = true;
-  std::vector<float> a{1}, b{1};
-  auto first = all_reduce(comms[0], a), third = all_reduce(comms[2], b);
-  nccl.kill(1);
-  ASSERT_TRUE(run_until([&] { return failures[0].size() == 1 && failures[2].size() == 1; }));
-  EXPECT_FALSE(first.ready());  // its kernel is still running
-  auto one = comms[0]->shrink({1}, true, options(0)), other = comms[2]->shrink({1}, true, options(2));
-  std::vector<Communicator::Ptr> survivors;
-  survivors.push_back(got(one));
-  survivors.push_back(got(other));
-  EXPECT_EQ(kind_of([&] { got(first); }), ErrorKind::peer_lost);
-  EXPECT_EQ(kind_of([&] { got(third); }), ErrorKind::peer_lost);
-  EXPECT_EQ(survivors[0]->size(), 2);
-  EXPECT_EQ(survivors[1]->rank(), 1);
-  expect_works(survivors);
-  EXPECT_EQ(nccl.alive(), 3U);  // that of the dead rank, and the new ones
-}
-
-TEST_F(NcclCommunicator, AnAbortedCommunicatorDoesNotShrink) {
-  make(2);
-  got(comms[0]->abort("enough"));
-  EXPECT_EQ(kind_of([&] { return comms[0]->shrink({1}, true).valid(); }), ErrorKind::aborted);
-}
-
-TEST_F(NcclCommunicator, ShrinkWithoutAFailureKeepsTheOldOne) {
-  make(3);
-  auto one = comms[0]->shrink({2}, false, options(0)), other = comms[1]->shrink({2}, false, options(1));
-  std::vector<Communicator::Ptr> fewer;
-  fewer.push_back(got(one));
-  fewer.push_back(got(other));
-  expect_works(fewer);
-  expect_works(comms);
-  EXPECT_EQ(kind_of([&] { return comms[0]->shrink({0}, false).valid(); }), ErrorKind::invalid_argument);
-}
-
-TEST_F(NcclCommunicator, ARankJoinsByGrowing) {
-  make(2);
-  const UniqueId id = comms[1]->grow_id();
-  std::vector<rpc::Future<Communicator::Ptr>> making;
-  making.push_back(comms[0]->grow(3, {}, options(0)));
-  making.push_back(comms[1]->grow(3, id, options(1)));
-  settle();
-  EXPECT_FALSE(making[0].ready());
-  making.push_back(Communicator::join(device(2), id, 3, 2, options(2)));
-  std::vector<Communicator::Ptr> more;
-  for (auto& one : making) more.push_back(got(one));
-  EXPECT_EQ(more[2]->rank(), 2);
-  expect_works(more);
-  expect_works(comms);
-}
-
-TEST_F(NcclCommunicator, AGrowthThatNoRankJoinsFails) {
-  make(1);
-  const UniqueId id = comms[0]->grow_id();
-  EXPECT_EQ(kind_of([&] { return got(comms[0]->grow(2, id, options(0))); }), ErrorKind::deadline_exceeded);
-}
-
 TEST_F(NcclCommunicator, ACommunicatorThatIsCreatedTooLateIsAborted) {
-  make(1);
-  const UniqueId id = comms[0]->grow_id();
-  EXPECT_EQ(kind_of([&] { return got(Communicator::join(device(1), id, 2, 1, options(1))); }),
+  nccl.faults(1).late_handle = true;
+  const UniqueId id = Communicator::unique_id(*api());
+  EXPECT_EQ(kind_of([&] { return got(Communicator::create(device(1), id, 2, 1, options(1))); }),
             ErrorKind::deadline_exceeded);
-  got(comms[0]->grow(2, id, options(0)));
+  got(Communicator::create(device(0), id, 2, 0, options(0)));
   settle();
-  EXPECT_EQ(nccl.alive(), 1U);
-}
-
-TEST(NcclVersions, FunctionsThatALibraryLacksAreRefusedByName) {
-  FakeNccl old(22100);
-  auto api = std::make_shared<Api>(*old.api());
-  api->comm_shrink = nullptr;
-  Device device;
-  device.api = api;
-  EXPECT_EQ(test::message_of([&] { return Communicator::join(device, {}, 2, 1).valid(); }),
-            "NCCL 2.21.0 cannot grow communicators, expected 2.29 or later");
-  auto loop = std::make_shared<HandLoop>();
-  device.watch = std::make_shared<Watch>(loop);
-  device.background = loop;
-  auto making = Communicator::create(device, Communicator::unique_id(*api), 1, 0);
-  ASSERT_TRUE(test::run_until({loop.get()}, [&] { return making.ready(); }));
-  {
-    const auto comm = making.get();
-    EXPECT_EQ(kind_of([&] { return comm->shrink({}, true).valid(); }), ErrorKind::unsupported);
-    EXPECT_EQ(kind_of([&] { return comm->grow(2, {}).valid(); }), ErrorKind::unsupported);
-    EXPECT_EQ(kind_of([&] { return comm->grow_id(); }), ErrorKind::unsupported);
-  }
-  loop->turn();
+  EXPECT_EQ(nccl.alive(), 0U);
 }
 
 }  // namespace communicator_test

@@ -37,7 +37,6 @@ class Ranks : public ::testing::Test {
     CommunicatorOptions options;
     options.name = "test";
     options.timeout = 100ms;
-    options.abort_on_failure = abort_on_failure;
     options.on_failure = [this, rank](const rpc::Error& error) { failures[rank].push_back(error.kind()); };
     return options;
   }
@@ -110,7 +109,6 @@ class Ranks : public ::testing::Test {
   }
 
   FakeNccl nccl;
-  bool abort_on_failure = true;
   std::map<int, std::vector<ErrorKind>> failures;
   std::shared_ptr<HandLoop> loop = std::make_shared<HandLoop>(), background = std::make_shared<HandLoop>();
   std::vector<Communicator::Ptr> comms;
