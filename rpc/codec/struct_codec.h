@@ -20,8 +20,6 @@ struct FieldOf {
   std::string_view name;
   Member Struct::* member;
 };
-template <class Struct, class Member>
-FieldOf(const char*, Member Struct::*) -> FieldOf<Struct, Member>;
 
 }  // namespace weft::rpc::detail
 
@@ -34,7 +32,6 @@ void for_each_field(const T& value, const F& f) {
              weft_fields(static_cast<T*>(nullptr)));
 }
 
-// The fields may be members of a base class (Owner) of the struct.
 template <class T>
   requires detail::HasFields<T>
 struct Codec<T> {
@@ -42,7 +39,7 @@ struct Codec<T> {
     if (!text.open(weft_name(static_cast<T*>(nullptr)))) return;
     text << "{";
     std::string_view separator;
-    each([&]<class Owner, class Member>(std::size_t, std::string_view name, Member Owner::*) {
+    each([&]<class Member>(std::size_t, std::string_view name, Member T::*) {
       text << separator << name << ":";
       separator = ",";
       Codec<Member>::describe(text);
@@ -52,13 +49,13 @@ struct Codec<T> {
   }
   static void encode(ValueWriter writer, const T& value) {
     RecordWriter record = writer.set_record(size);
-    each([&]<class Owner, class Member>(std::size_t i, std::string_view name, Member Owner::* member) {
+    each([&]<class Member>(std::size_t i, std::string_view name, Member T::* member) {
       Codec<Member>::encode(record.field(i, name), value.*member);
     });
   }
   static T decode(ValueReader reader) {
     T value{};
-    each([&]<class Owner, class Member>(std::size_t i, std::string_view name, Member Owner::* member) {
+    each([&]<class Member>(std::size_t i, std::string_view name, Member T::* member) {
       ValueReader field;
       if (!reader.find_field(name, i, field)) return;
       try {
