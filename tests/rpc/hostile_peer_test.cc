@@ -6,8 +6,7 @@ namespace weft::rpc::hostile_peer_test {
 namespace {
 
 using namespace probe;
-using test::eventually;
-using test::got;
+using namespace test;
 
 TEST(HostilePeer, LeavesNoStateBehind) {
   Watched server("node");

@@ -1,12 +1,12 @@
-// Helpers that tests of agents share, in addition to weft::testing.
+// What tests of agents include: weft::rpc, weft::testing, GoogleTest, and the helpers of this file and of errors.h.
 #pragma once
 
-#include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/rpc.h>
 #include <weft/rpc/testing/cluster.h>
 
-#include <gtest/gtest.h>
-
 #include <thread>
+
+#include "tests/support/errors.h"
 
 namespace weft::test {
 

@@ -13,9 +13,7 @@
 namespace weft::rpc::awaitable_test {
 namespace {
 
-using test::Event;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 std::atomic<int> ended{0};
 

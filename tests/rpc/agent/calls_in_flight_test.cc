@@ -8,11 +8,7 @@ namespace weft::rpc::calls_in_flight_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Cluster;
-using test::Event;
-using test::eventually;
-using test::got;
-using test::HeldLoop;
+using namespace test;
 
 struct Last {
   void block() {

@@ -8,12 +8,7 @@ namespace weft::rpc::drain_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Cluster;
-using test::error_of;
-using test::Event;
-using test::got;
-using test::HeldLoop;
-using test::kind_of;
+using namespace test;
 
 class Worker {
  public:

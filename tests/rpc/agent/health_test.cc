@@ -8,11 +8,7 @@ namespace weft::rpc::health_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Cluster;
-using test::Event;
-using test::eventually;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 struct Worker {
   void block() {

@@ -11,11 +11,7 @@
 namespace weft::rpc::stats_test {
 namespace {
 
-using test::Cluster;
-using test::Event;
-using test::eventually;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 struct Worker {
   std::uint64_t size(Buffer bytes) { return bytes.size(); }

@@ -9,10 +9,7 @@
 namespace weft::rpc::dns_resolver_test {
 namespace {
 
-using test::Cluster;
-using test::error_of;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 std::string here() { return "here"; }
 using Here = Function<"here", &here>;

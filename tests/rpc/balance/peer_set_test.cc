@@ -10,13 +10,7 @@ namespace weft::rpc::peer_set_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Cluster;
-using test::error_of;
-using test::Event;
-using test::eventually;
-using test::got;
-using test::Handover;
-using test::kind_of;
+using namespace test;
 
 // A base class without a service.
 struct Twice {

@@ -10,11 +10,7 @@ namespace weft::rpc::call_options_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Cluster;
-using test::error_of;
-using test::got;
-using test::Handover;
-using test::kind_of;
+using namespace test;
 
 // --- Merging ---
 

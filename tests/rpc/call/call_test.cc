@@ -13,11 +13,7 @@ namespace weft::rpc::call_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Cluster;
-using test::error_of;
-using test::got;
-using test::kind_of;
-using test::message_of;
+using namespace test;
 
 struct Reading {
   std::string place;

@@ -11,12 +11,7 @@
 namespace weft::rpc::cancel_test {
 namespace {
 
-using test::Cluster;
-using test::error_of;
-using test::Event;
-using test::got;
-using test::HeldLoop;
-using test::kind_of;
+using namespace test;
 
 class Patient {
  public:

@@ -18,8 +18,7 @@
 namespace weft::rpc::continuation_test {
 namespace {
 
-using test::got;
-using test::kind_of;
+using namespace test;
 
 struct Desk {
   int echo(int x) { return x; }

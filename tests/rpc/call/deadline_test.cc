@@ -11,12 +11,7 @@ namespace weft::rpc::deadline_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Cluster;
-using test::error_of;
-using test::Event;
-using test::got;
-using test::HeldLoop;
-using test::kind_of;
+using namespace test;
 
 using Left = std::optional<std::int64_t>;  // nanoseconds until the deadline
 

@@ -8,12 +8,7 @@ namespace weft::rpc::hooks_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Cluster;
-using test::error_of;
-using test::Event;
-using test::eventually;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 // Records events in order.
 class Record {

@@ -8,10 +8,7 @@
 namespace weft::rpc::interceptor_test {
 namespace {
 
-using test::Cluster;
-using test::error_of;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 int twice(int n) {
   if (n < 0) throw std::runtime_error("negative");

@@ -8,10 +8,7 @@
 namespace weft::rpc::limits_test {
 namespace {
 
-using test::Cluster;
-using test::error_of;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 struct Tree {
   std::int64_t value = 0;

@@ -7,10 +7,7 @@
 namespace weft::rpc::method_gate_test {
 namespace {
 
-using test::Cluster;
-using test::error_of;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 class Desk {
  public:

@@ -7,10 +7,7 @@
 namespace weft::rpc::methods_test {
 namespace {
 
-using test::Cluster;
-using test::error_of;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 struct Point {
   double x = 0, y = 0;

@@ -8,10 +8,7 @@ namespace weft::rpc::retry_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Cluster;
-using test::error_of;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 std::exception_ptr failure(ErrorKind kind, Execution execution) {
   return std::make_exception_ptr(Error(kind, "x", execution));

@@ -11,10 +11,7 @@
 namespace weft::rpc::codec_test {
 namespace {
 
-using test::kind_of;
-using test::message_of;
-using test::travel;
-using test::travel_as;
+using namespace test;
 using namespace std::string_literals;
 
 enum class Color : std::int16_t { red = -1, green = 7 };

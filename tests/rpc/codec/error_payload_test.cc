@@ -9,11 +9,7 @@
 namespace weft::rpc::error_payload_test {
 namespace {
 
-using test::Cluster;
-using test::error_of;
-using test::got;
-using test::kind_of;
-using test::message_of;
+using namespace test;
 
 struct Quota {
   std::string resource;

@@ -36,9 +36,7 @@ WEFT_CODEC(Book, quotes)
 namespace weft::rpc::struct_codec_test {
 namespace {
 
-using test::error_of;
-using test::travel;
-using test::travel_as;
+using namespace test;
 
 struct Wide {
   int a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, g = 0, h = 0, i = 0, j = 0, k = 0, l = 0, m = 0, n = 0, o = 0,

@@ -12,9 +12,7 @@
 namespace weft::rpc::type_grammar_test {
 namespace {
 
-using test::error_of;
-using test::kind_of;
-using test::message_of;
+using namespace test;
 
 enum class Color : std::int16_t { red };
 enum class Switch : bool { off, on };

@@ -19,9 +19,7 @@ namespace weft::rpc::asio_loop_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Event;
-using test::Handover;
-using test::on;
+using namespace test;
 
 TEST(AsioLoop, RunsJobsInOrderOnItsOwnThread) {
   AsioLoop loop;

@@ -20,9 +20,7 @@ namespace weft::rpc::future_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Event;
-using test::Handover;
-using test::kind_of;
+using namespace test;
 
 TEST(Future, GetReturnsAnAvailableValue) {
   EXPECT_EQ(Future<int>::made(3).get(), 3);

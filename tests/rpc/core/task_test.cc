@@ -11,8 +11,7 @@
 namespace weft::rpc::task_test {
 namespace {
 
-using test::Event;
-using test::kind_of;
+using namespace test;
 
 Task<int> give(int x) { co_return x; }
 Task<int> await_and_add(Future<int> a, Future<int> b) {

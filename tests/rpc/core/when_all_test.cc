@@ -9,8 +9,7 @@
 namespace weft::rpc::when_all_test {
 namespace {
 
-using test::kind_of;
-using test::message_of;
+using namespace test;
 
 TEST(WhenAll, GivesTheValuesInTheGivenOrder) {
   std::vector<Promise<int>> promises(3);

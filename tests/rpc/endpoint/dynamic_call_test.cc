@@ -8,12 +8,7 @@ namespace weft::rpc::dynamic_call_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Cluster;
-using test::error_of;
-using test::Event;
-using test::got;
-using test::Handover;
-using test::kind_of;
+using namespace test;
 
 struct Point {
   double x = 0, y = 0;

@@ -23,14 +23,8 @@ namespace weft::rpc::faults_process_test {
 namespace {
 
 using namespace std::chrono_literals;
+using namespace test;
 using probe::Socket;
-using test::Child;
-using test::error_of;
-using test::eventually;
-using test::got;
-using test::kind_of;
-using test::line_of;
-using test::say;
 
 class Vault {
  public:

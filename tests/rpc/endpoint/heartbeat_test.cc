@@ -9,9 +9,8 @@ namespace weft::rpc::heartbeat_test {
 namespace {
 
 using namespace std::chrono_literals;
+using namespace test;
 using probe::Socket;
-using test::error_of;
-using test::got;
 
 int one() { return 1; }
 using One = Function<"one", &one>;

@@ -10,9 +10,7 @@ namespace weft::rpc::hosts_process_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::error_of;
-using test::got;
-using test::TwoHosts;
+using namespace test;
 
 class Vault {
  public:

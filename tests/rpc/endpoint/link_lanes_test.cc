@@ -16,10 +16,7 @@ namespace weft::rpc::link_lanes_test {
 namespace {
 
 using probe::Bytes;
-using test::error_of;
-using test::eventually;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 constexpr std::uint64_t complete = 0, striped = 1;  // docs/internals/wire_protocol.md, "Lanes"
 constexpr std::size_t block = 32'768;

@@ -16,12 +16,7 @@ namespace weft::rpc::peers_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Cluster;
-using test::error_of;
-using test::Event;
-using test::got;
-using test::HeldLoop;
-using test::kind_of;
+using namespace test;
 
 class Greeter {
  public:

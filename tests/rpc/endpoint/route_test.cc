@@ -18,11 +18,7 @@ namespace weft::rpc::route_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::error_of;
-using test::got;
-using test::kind_of;
-using test::SimProcess;
-using test::SimWorld;
+using namespace test;
 
 class Desk {
  public:

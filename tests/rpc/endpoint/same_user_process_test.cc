@@ -17,12 +17,7 @@
 namespace weft::rpc::same_user_process_test {
 namespace {
 
-using test::Child;
-using test::error_of;
-using test::got;
-using test::line_of;
-using test::message_of;
-using test::say;
+using namespace test;
 
 constexpr uid_t stranger = 65533;
 

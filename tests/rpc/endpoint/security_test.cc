@@ -26,11 +26,7 @@
 namespace weft::rpc::security_test {
 namespace {
 
-using test::Cluster;
-using test::got;
-using test::kind_of;
-using test::message_of;
-using test::TestAuthority;
+using namespace test;
 
 struct Vault {
   std::string open(std::string what) {

@@ -14,9 +14,7 @@ namespace weft::rpc::session_wire_test {
 namespace {
 
 using namespace probe;
-using test::error_of;
-using test::eventually;
-using test::got;
+using namespace test;
 
 // Records the numbers of calls. A call of `hold` completes when the test completes it, or when it is
 // cancelled.

@@ -13,9 +13,7 @@
 namespace weft::rpc::sessions_test {
 namespace {
 
-using test::error_of;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 const Error lost(ErrorKind::peer_lost, "the connection was lost");
 

@@ -10,8 +10,7 @@ namespace weft::rpc::slow_reader_test {
 namespace {
 
 using probe::Socket;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 std::uint64_t size_of(Buffer bytes) { return bytes.size(); }
 int one() { return 1; }

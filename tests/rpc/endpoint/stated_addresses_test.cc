@@ -11,10 +11,8 @@ namespace weft::rpc::stated_addresses_test {
 namespace {
 
 using namespace std::chrono_literals;
+using namespace test;
 using probe::Socket;
-using test::error_of;
-using test::eventually;
-using test::got;
 
 using Names = std::vector<std::string>;
 

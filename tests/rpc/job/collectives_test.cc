@@ -12,13 +12,8 @@ namespace weft::rpc::collectives_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::error_of;
-using test::eventually;
-using test::expect_error;
-using test::got;
+using namespace test;
 using test::Job;
-using test::JobKind;
-using test::kind_of;
 
 constexpr std::size_t no_rank = Rendezvous::no_rank;
 

@@ -21,9 +21,7 @@
 namespace weft::rpc::large_job_test {
 namespace {
 
-using test::error_of;
-using test::eventually;
-using test::got;
+using namespace test;
 
 // Under ThreadSanitizer 256 members take 23 s of a core.
 constexpr std::size_t members = test::under_tsan ? 128 : 256;

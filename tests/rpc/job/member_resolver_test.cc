@@ -12,9 +12,7 @@
 namespace weft::rpc::member_resolver_test {
 namespace {
 
-using test::Cluster;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 MemberRecord record(const std::string& name, MemberState state, std::vector<std::string> addresses,
                     std::map<std::string, std::string> metadata = {}) {

@@ -10,13 +10,7 @@ namespace weft::rpc::stream_call_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Cluster;
-using test::error_of;
-using test::Event;
-using test::eventually;
-using test::got;
-using test::kind_of;
-using test::message_of;
+using namespace test;
 
 struct Quote {
   std::string symbol;

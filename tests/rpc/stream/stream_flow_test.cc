@@ -12,10 +12,7 @@ namespace weft::rpc::stream_flow_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Cluster;
-using test::eventually;
-using test::got;
-using test::SimWorld;
+using namespace test;
 
 class Alive {
  public:

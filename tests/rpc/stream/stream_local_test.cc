@@ -8,10 +8,7 @@
 namespace weft::rpc::stream_local_test {
 namespace {
 
-using test::error_of;
-using test::Event;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 template <class T>
 std::vector<T> all_of(Stream<T> stream) {

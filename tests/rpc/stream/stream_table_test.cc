@@ -10,10 +10,7 @@
 namespace weft::rpc::stream_table_test {
 namespace {
 
-using test::Cluster;
-using test::eventually;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 // The deadline of a pull. A pull that is accepted by mistake waits for an item until then.
 constexpr auto pull_timeout = std::chrono::seconds{20};

@@ -20,9 +20,7 @@
 namespace weft::tensor::device_calls_test {
 namespace {
 
-using test::error_of;
-using test::FakeAccelerator;
-using test::got;
+using namespace test;
 
 c10::Device fake(int index) { return FakeAccelerator::device(index); }
 at::Tensor on(const std::string& device, const at::Tensor& tensor) { return tensor.to(device); }

@@ -13,8 +13,7 @@
 namespace weft::tensor::device_job_test {
 namespace {
 
-using test::FakeAccelerator;
-using test::got;
+using namespace test;
 
 struct Doubler {
   at::Tensor twice(at::Tensor x) {

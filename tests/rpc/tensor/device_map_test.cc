@@ -7,8 +7,7 @@
 namespace weft::tensor::device_map_test {
 namespace {
 
-using test::error_of;
-using test::kind_of;
+using namespace test;
 
 c10::Device cuda(int index) { return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)}; }
 const c10::Device cpu(c10::kCPU);

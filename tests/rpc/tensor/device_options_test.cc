@@ -11,9 +11,7 @@
 namespace weft::tensor::device_options_test {
 namespace {
 
-using test::FakeAccelerator;
-using test::kind_of;
-using test::message_of;
+using namespace test;
 
 TEST(DeviceOptionsTest, MergeMapsForOnePeer) {
   DeviceOptions options;

@@ -26,8 +26,7 @@ WEFT_CODEC(Named, name, value, more)
 
 namespace {
 
-using test::FakeAccelerator;
-using test::got;
+using namespace test;
 
 c10::Device fake(int index) { return FakeAccelerator::device(index); }
 // A stream other than the default one. No thread executes it either.

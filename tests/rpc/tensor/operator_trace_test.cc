@@ -18,8 +18,7 @@ namespace weft::tensor::operator_trace_test {
 namespace {
 
 using rpc::Span;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 struct Worker {
   at::Tensor multiply(at::Tensor x, at::Tensor y) { return x.mm(y); }

@@ -14,9 +14,7 @@ namespace weft::tensor::operators_test {
 namespace {
 
 using rpc::ErrorKind;
-using test::got;
-using test::kind_of;
-using test::message_of;
+using namespace test;
 
 class OperatorsTest : public testing::Test {
  protected:

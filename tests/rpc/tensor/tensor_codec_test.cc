@@ -14,9 +14,7 @@ namespace weft::tensor::tensor_codec_test {
 namespace {
 
 using rpc::ErrorKind;
-using test::error_of;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 at::Tensor echo(at::Tensor x) { return x; }
 std::vector<at::Tensor> echo_all(std::vector<at::Tensor> x) { return x; }

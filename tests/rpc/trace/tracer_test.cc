@@ -11,10 +11,7 @@
 namespace weft::rpc::tracer_test {
 namespace {
 
-using test::Cluster;
-using test::eventually;
-using test::got;
-using test::kind_of;
+using namespace test;
 
 const TraceContext outside =
     *TraceContext::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "a=b");

@@ -24,10 +24,7 @@
 namespace weft::rpc::connection_test {
 namespace {
 
-using test::End;
-using test::Event;
-using test::Handover;
-using test::on;
+using namespace test;
 
 // --- The transports: add an entry for a new transport ---
 

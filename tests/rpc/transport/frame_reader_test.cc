@@ -9,9 +9,8 @@
 namespace weft::rpc::frame_reader_test {
 namespace {
 
-using test::bytes_of;
+using namespace test;
 using Bytes = std::vector<std::byte>;
-using test::kind_of;
 
 OutboundFrame frame(std::uint64_t id, std::size_t text, const std::vector<std::size_t>& attachments) {
   auto message = OutgoingMessage::request(1);

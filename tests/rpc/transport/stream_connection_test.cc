@@ -18,8 +18,7 @@
 namespace weft::rpc::stream_connection_test {
 namespace {
 
-using test::ManualLoop;
-using test::PairedStream;
+using namespace test;
 
 OutboundFrame request(std::uint64_t id, std::size_t bytes = 0) {
   auto message = OutgoingMessage::request(0);

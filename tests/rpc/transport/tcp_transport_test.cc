@@ -8,8 +8,7 @@
 namespace weft::rpc::tcp_transport_test {
 namespace {
 
-using test::Handover;
-using test::kind_of;
+using namespace test;
 
 class TcpTransportTest : public testing::Test {
  protected:

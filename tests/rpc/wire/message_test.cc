@@ -14,10 +14,7 @@
 namespace weft::rpc::message_test {
 namespace {
 
-using test::inbound;
-using test::kind_of;
-using test::message_of;
-using test::received;
+using namespace test;
 
 // --- Round trips ---
 

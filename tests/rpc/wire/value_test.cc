@@ -8,8 +8,7 @@
 namespace weft::rpc::value_test {
 namespace {
 
-using test::kind_of;
-using test::with_argument;
+using namespace test;
 
 using Message = std::shared_ptr<IncomingMessage>;
 

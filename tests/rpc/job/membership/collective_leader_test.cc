@@ -10,10 +10,9 @@ namespace weft::rpc::collective_leader_test {
 namespace {
 
 using namespace std::chrono_literals;
+using namespace test;
 using detail::CollectiveArrival;
 using detail::CollectiveLeader;
-using test::error_of;
-using test::got;
 
 const AgentId a{"a", 1}, b{"b", 1}, c{"c", 1};
 

@@ -22,12 +22,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-using test::error_of;
-using test::eventually;
-using test::expect_error;
+using namespace test;
 using test::Job;
-using test::JobKind;
-using test::Worker;
 
 const JobKind tcp = test::job_kind<test::TcpJobStore>("tcp");
 const JobKind in_process = test::job_kind<test::InProcessJobStore>("in_process");

@@ -9,15 +9,12 @@ namespace weft::rpc::quiescence_test {
 namespace {
 
 using namespace std::chrono_literals;
+using namespace test;
 using detail::given_up;
 using detail::MemberWork;
 using detail::proves_quiet;
 using detail::Wave;
-using test::Event;
-using test::expect_error;
-using test::got;
 using test::Job;
-using test::JobKind;
 
 // --- proves_quiet(): the evaluation of two waves ---
 

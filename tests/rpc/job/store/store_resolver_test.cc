@@ -10,9 +10,7 @@ namespace weft::rpc::store_resolver_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Cluster;
-using test::eventually;
-using test::got;
+using namespace test;
 
 class Replica {
  public:

@@ -59,9 +59,7 @@ namespace weft::rpc::store_service_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::eventually;
-using test::InProcessBackend;
-using test::TcpBackend;
+using namespace test;
 
 constexpr CallOptions bounded{.timeout = 40s};
 

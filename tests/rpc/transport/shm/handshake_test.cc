@@ -23,10 +23,7 @@
 namespace weft::rpc::handshake_test {
 namespace {
 
-using test::error_of;
-using test::greet;
-using test::kind_of;
-using test::on;
+using namespace test;
 
 // The other end of the socket, which the test controls.
 class Peer {

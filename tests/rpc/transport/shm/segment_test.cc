@@ -15,8 +15,7 @@
 namespace weft::rpc::segment_test {
 namespace {
 
-using test::error_of;
-using test::kind_of;
+using namespace test;
 
 constexpr std::size_t most = 1U << 20;
 constexpr int sealed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;

@@ -19,8 +19,7 @@ namespace weft::rpc::shm_transport_test {
 namespace {
 
 using asio::local::stream_protocol;
-using test::kind_of;
-using test::message_of;
+using namespace test;
 
 class ShmTransportTest : public testing::Test {
  protected:
