@@ -1,16 +1,12 @@
 // The names of agents, and the texts of handlers' failures, which arrive unchanged.
 #include <weft/rpc/agent/agent.h>
 
-#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/link.h>
 #include <weft/rpc/endpoint/sessions.h>
-
-#include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/hand_loop.h"
 
 namespace weft::rpc::agent_test {

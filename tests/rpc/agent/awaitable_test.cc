@@ -1,14 +1,10 @@
 // Handlers that are Asio's coroutines.
-#include <weft/rpc/rpc.h>
-
-#include <gtest/gtest.h>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/this_coro.hpp>
 #include <asio/use_awaitable.hpp>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::awaitable_test {
 namespace {

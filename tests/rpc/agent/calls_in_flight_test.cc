@@ -1,8 +1,6 @@
 #include <weft/rpc/agent/calls_in_flight.h>
-#include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::calls_in_flight_test {
 namespace {

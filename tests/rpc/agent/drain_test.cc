@@ -1,8 +1,5 @@
 // The ends of an agent: drain, leave, and the destructor.
-#include <weft/rpc/rpc.h>
-
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::drain_test {
 namespace {

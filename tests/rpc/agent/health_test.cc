@@ -1,8 +1,6 @@
 #include <weft/rpc/agent/health.h>
-#include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::health_test {
 namespace {

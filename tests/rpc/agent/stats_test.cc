@@ -1,12 +1,8 @@
 #include <weft/rpc/agent/gauges.h>
 #include <weft/rpc/agent/stats.h>
 #include <weft/rpc/codec/packed.h>
-#include <weft/rpc/rpc.h>
-
-#include <thread>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::stats_test {
 namespace {

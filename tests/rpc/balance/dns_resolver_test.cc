@@ -1,10 +1,8 @@
 #include <weft/rpc/balance/dns_resolver.h>
 
-#include <weft/rpc/rpc.h>
 #include <weft/rpc/testing/test_authority.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::dns_resolver_test {
 namespace {

@@ -1,10 +1,8 @@
 #include <weft/rpc/balance/peer_set.h>
 
-#include <weft/rpc/rpc.h>
 #include <weft/rpc/testing/simulation/sim_agent.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::peer_set_test {
 namespace {

@@ -1,10 +1,8 @@
 // Options and metadata of calls: the options that handles accumulate, and the metadata that the callee gets.
 #include <weft/rpc/call/interceptor.h>
 #include <weft/rpc/endpoint/dynamic_call.h>
-#include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::call_options_test {
 namespace {

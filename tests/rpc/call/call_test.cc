@@ -1,13 +1,10 @@
 // Typed calls: every kind of handler, the order of calls, signatures that differ between caller and callee,
 // and the errors of handlers.
-#include <weft/rpc/rpc.h>
-
 #include <asio/steady_timer.hpp>
 #include <asio/this_coro.hpp>
 #include <asio/use_awaitable.hpp>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::call_test {
 namespace {

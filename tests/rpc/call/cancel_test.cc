@@ -1,12 +1,9 @@
 // Cancellation: the error at the caller, the notification of the handler, and the calls that it reaches.
-#include <weft/rpc/rpc.h>
-
 #include <asio/steady_timer.hpp>
 #include <asio/this_coro.hpp>
 #include <asio/use_awaitable.hpp>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::cancel_test {
 namespace {

@@ -2,9 +2,7 @@
 #include <weft/rpc/agent/stats.h>
 #include <weft/rpc/core/serial_executor.h>
 #include <weft/rpc/core/when_all.h>
-#include <weft/rpc/rpc.h>
 
-#include <gtest/gtest.h>
 #include <asio/bind_executor.hpp>
 #include <asio/co_spawn.hpp>
 #include <asio/experimental/awaitable_operators.hpp>
@@ -13,7 +11,6 @@
 #include <asio/use_awaitable.hpp>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::continuation_test {
 namespace {

@@ -1,11 +1,8 @@
 // Deadlines: at the caller, on the wire, at the handler, and in nested calls.
-#include <weft/rpc/rpc.h>
-
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::deadline_test {
 namespace {

@@ -1,8 +1,5 @@
 // The means by which layers above RPC take part in an agent's calls: sections, parts, hooks and contexts.
-#include <weft/rpc/rpc.h>
-
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::hooks_test {
 namespace {

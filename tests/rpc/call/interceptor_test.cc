@@ -1,9 +1,7 @@
 // Interceptors: objects of the program that take part in the calls of its agent.
 #include <weft/rpc/call/interceptor.h>
-#include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::interceptor_test {
 namespace {

@@ -1,9 +1,6 @@
 // Messages and requests that an agent refuses for their size: one message, and requests that handlers still
 // hold.
-#include <weft/rpc/rpc.h>
-
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::limits_test {
 namespace {

@@ -1,8 +1,5 @@
 // Limits on the calls of one method that run, and that wait, at the same time.
-#include <weft/rpc/rpc.h>
-
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::method_gate_test {
 namespace {

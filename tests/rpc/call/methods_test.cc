@@ -1,8 +1,5 @@
 // The methods that an agent serves: how they are registered and listed.
-#include <weft/rpc/rpc.h>
-
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::methods_test {
 namespace {

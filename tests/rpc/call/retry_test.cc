@@ -1,8 +1,5 @@
 // The calls that are retried, the times of their attempts, and their number.
-#include <weft/rpc/rpc.h>
-
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::retry_test {
 namespace {

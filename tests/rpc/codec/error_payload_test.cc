@@ -1,10 +1,8 @@
 #include <weft/rpc/codec/error_payload.h>
-#include <weft/rpc/rpc.h>
 
 #include <random>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::error_payload_test {
 namespace {

@@ -1,5 +1,4 @@
 #include <weft/rpc/core/asio_loop.h>
-#include <weft/rpc/testing/wait.h>
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -7,11 +6,7 @@
 #include <asio/post.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <deque>
-#include <functional>
-#include <thread>
-#include <vector>
 
 #include "tests/support/connections.h"
 

@@ -1,8 +1,6 @@
 #include <weft/rpc/endpoint/dynamic_call.h>
-#include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::dynamic_call_test {
 namespace {

@@ -1,7 +1,5 @@
 // Peers in separate processes that die, are stopped, do not read, or connect by the thousand.
-#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/core/handler_pool.h>
-#include <weft/rpc/rpc.h>
 #include <weft/rpc/transport/shm/shm_transport.h>
 #include <weft/rpc/transport/tcp_transport.h>
 
@@ -12,7 +10,6 @@
 
 #include "tests/support/child.h"
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/leaks.h"
 #include "tests/support/loopback.h"
 #include "tests/support/raw_peer.h"

@@ -1,8 +1,5 @@
 // A silent peer is lost. A busy peer is not.
-#include <weft/rpc/rpc.h>
-
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/raw_peer.h"
 
 namespace weft::rpc::heartbeat_test {

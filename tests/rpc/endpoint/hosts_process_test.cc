@@ -1,9 +1,6 @@
 // Two hosts, as network namespaces with a cable between them: the cable is pulled, or loses packets, or all
 // connections are reset.
-#include <weft/rpc/rpc.h>
-
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/two_hosts.h"
 
 namespace weft::rpc::hosts_process_test {

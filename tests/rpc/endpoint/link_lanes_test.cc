@@ -1,15 +1,10 @@
 // Lanes between agents: how they are made, which bytes they carry, and how failures are handled.
-#include <weft/rpc/rpc.h>
-
 #include <asio/io_context.hpp>
 
 #include <future>
 #include <limits>
-#include <set>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
-#include "tests/support/raw_peer.h"
 #include "tests/support/tls_socket.h"
 
 namespace weft::rpc::link_lanes_test {

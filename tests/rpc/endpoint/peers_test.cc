@@ -1,7 +1,5 @@
 // Peers: names and addresses, incarnations, losses, and links that both sides open at the same time. Also
 // agents on the program's own io_context.
-#include <weft/rpc/rpc.h>
-
 #include <asio/co_spawn.hpp>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
@@ -9,7 +7,6 @@
 #include <asio/use_future.hpp>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/loopback.h"
 
 namespace weft::rpc::peers_test {

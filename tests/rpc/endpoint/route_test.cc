@@ -3,12 +3,10 @@
 #include <weft/rpc/endpoint/route.h>
 
 #include <weft/rpc/endpoint/sessions.h>
-#include <weft/rpc/rpc.h>
 #include <weft/rpc/testing/simulation/sim_agent.h>
 #include <weft/rpc/testing/simulation/sim_transport.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/full_backlog.h"
 #include "tests/support/loopback.h"
 #include "tests/support/lost_connections.h"

@@ -1,12 +1,8 @@
 // Agents of one host connect through shared memory automatically. If it is not available, they use the
 // address itself.
-#include <weft/rpc/rpc.h>
 #include <weft/rpc/testing/test_authority.h>
-#include <weft/rpc/testing/wait.h>
 #include <weft/rpc/transport/shm/companion.h>
 #include <weft/rpc/transport/shm/shm_transport.h>
-
-#include <gtest/gtest.h>
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -19,7 +15,6 @@
 #include <filesystem>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/shm.h"
 
 namespace weft::rpc::same_host_test {

@@ -1,8 +1,5 @@
 // Agents of several users on one host, who are admitted or refused by AgentOptions::same_user.
 #include <weft/rpc/job/job.h>
-#include <weft/rpc/rpc.h>
-
-#include <gtest/gtest.h>
 
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -11,7 +8,6 @@
 
 #include "tests/support/child.h"
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/job.h"
 
 namespace weft::rpc::same_user_process_test {

@@ -1,8 +1,5 @@
 // Agents with credentials and permissions: which peers are accepted, and which methods they may call.
-#include <weft/rpc/testing/cluster.h>
 #include <weft/rpc/testing/test_authority.h>
-
-#include <gtest/gtest.h>
 
 #include <asio/ip/tcp.hpp>
 
@@ -10,16 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
-#include <functional>
-#include <map>
-#include <thread>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
-#include "tests/support/messages.h"
-#include "tests/support/raw_peer.h"
 #include "tests/support/shared_loop.h"
 #include "tests/support/tls_socket.h"
 

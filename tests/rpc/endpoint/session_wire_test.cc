@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/raw_peer.h"
 
 namespace weft::rpc::session_wire_test {

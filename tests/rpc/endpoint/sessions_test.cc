@@ -1,13 +1,8 @@
 // The incarnations that an agent knows: to whom they belong, and how much memory they use.
-#include <weft/rpc/agent/agent.h>
 #include <weft/rpc/core/recent_map.h>
-#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/sessions.h>
 
-#include <gtest/gtest.h>
-
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/hand_loop.h"
 
 namespace weft::rpc::sessions_test {

@@ -1,9 +1,6 @@
 // A peer that reads one byte at a time: it gets no more bytes than its credit allows, and delays no other
 // peer.
-#include <weft/rpc/rpc.h>
-
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/raw_peer.h"
 
 namespace weft::rpc::slow_reader_test {

@@ -4,7 +4,6 @@
 #include <weft/rpc/endpoint/sessions.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/raw_peer.h"
 
 namespace weft::rpc::stated_addresses_test {

@@ -8,7 +8,6 @@
 
 #include "tests/rpc/evolution/archive.h"
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/raw_peer.h"
 
 namespace weft::rpc::evolution_test {

@@ -5,11 +5,8 @@
 
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <set>
 
 #include "tests/support/cluster.h"
-#include "tests/support/messages.h"
 #include "tests/support/raw_peer.h"
 
 namespace weft::rpc::flow_test {

@@ -1,8 +1,5 @@
 // Barriers and all_gathers over the members of a job, in worlds of both kinds.
 #include <weft/rpc/job/membership/collective_leader.h>
-#include <weft/rpc/rpc.h>
-
-#include <thread>
 
 #include "tests/support/cluster.h"
 #include "tests/support/job.h"

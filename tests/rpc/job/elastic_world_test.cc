@@ -1,7 +1,6 @@
 // Jobs whose world is not fixed, in one process: the suite over each kind of store that needs no process.
 #include "tests/support/elastic_world_suite.h"
 
-#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/testing/simulation/sim_agent.h>
 
 namespace weft::test {

@@ -1,8 +1,6 @@
 // The knowledge that the members of a fixed world have of each other.
 #include <weft/rpc/job/membership/member.h>
 
-#include <map>
-
 #include "tests/support/job.h"
 
 namespace weft::rpc::fixed_world_test {

@@ -2,8 +2,6 @@
 
 #include <weft/rpc/job/environment.h>
 
-#include <gtest/gtest.h>
-
 #include "tests/support/errors.h"
 
 namespace weft::rpc::job_place_test {

@@ -1,13 +1,7 @@
 // Jobs of several agents in one process.
-#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/job/job.h>
 
-#include <gtest/gtest.h>
-
 #include <cstdlib>
-#include <memory>
-#include <thread>
-#include <vector>
 
 #include "tests/support/cluster.h"
 #include "tests/support/job.h"

@@ -2,10 +2,7 @@
 
 #include <weft/rpc/job/environment.h>
 
-#include <gtest/gtest.h>
-
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/job.h"
 
 namespace weft::rpc::job_url_test {

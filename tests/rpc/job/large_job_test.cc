@@ -1,17 +1,11 @@
 // A job of a few hundred agents over TCP, whose store rank 0 keeps. All members join, all read the store at
 // the same time, and some die. All members except rank 0 share one thread. Each has its own connections,
 // descriptors and lease.
-#include <weft/rpc/agent/agent.h>
-#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/job/store/remote_store.h>
-
-#include <gtest/gtest.h>
 
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
-#include <set>
-#include <thread>
 
 #include "tests/support/cluster.h"
 #include "tests/support/job.h"

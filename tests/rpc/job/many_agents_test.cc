@@ -1,8 +1,5 @@
 // One process has as many agents as a large machine has workers. membership_process_test.cc has the same
 // number of processes.
-#include <weft/rpc/agent/agent.h>
-
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include "tests/support/cluster.h"

@@ -3,10 +3,8 @@
 #include <weft/rpc/job/membership/roster.h>
 #include <weft/rpc/job/store/memory_store.h>
 #include <weft/rpc/job/store/remote_store.h>
-#include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/job.h"
 
 namespace weft::rpc::member_resolver_test {

@@ -1,9 +1,5 @@
 #include <weft/rpc/observe/endpoint.h>
 
-#include <weft/rpc/rpc.h>
-
-#include <gtest/gtest.h>
-
 #include "tests/rpc/observe/http_support.h"
 #include "tests/support/cluster.h"
 

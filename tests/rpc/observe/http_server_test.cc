@@ -2,15 +2,11 @@
 
 #include <weft/rpc/core/error.h>
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <memory>
-#include <optional>
-#include <stdexcept>
 #include <thread>
 #include <vector>
 

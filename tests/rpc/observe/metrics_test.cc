@@ -1,14 +1,10 @@
 #include <weft/rpc/observe/metrics.h>
 
 #include <weft/rpc/agent/gauges.h>
-#include <weft/rpc/rpc.h>
-
-#include <gtest/gtest.h>
 
 #include <cstring>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::observe::metrics_test {
 namespace {

@@ -1,14 +1,10 @@
 #include <weft/rpc/observe/quit_dump.h>
 
-#include <weft/rpc/rpc.h>
-
-#include <gtest/gtest.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
-#include <stdexcept>
 
 #include "tests/support/cluster.h"
 

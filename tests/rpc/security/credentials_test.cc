@@ -5,7 +5,6 @@
 #include "tests/support/errors.h"
 #include "tests/support/tls.h"
 
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <filesystem>

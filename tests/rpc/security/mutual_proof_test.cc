@@ -4,9 +4,6 @@
 
 #include "tests/support/errors.h"
 #include "tests/support/raw_tls.h"
-#include "tests/support/tls.h"
-
-#include <gtest/gtest.h>
 
 namespace weft::test::mutual_proof_test {
 namespace {

@@ -2,8 +2,6 @@
 
 #include "tests/support/errors.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
 #include <regex>
 

@@ -5,8 +5,6 @@
 #include <weft/rpc/endpoint/sessions.h>
 #include <weft/rpc/rpc.h>
 
-#include <gtest/gtest.h>
-
 #include <set>
 
 #include "tests/support/errors.h"

@@ -4,7 +4,6 @@
 #include <weft/rpc/testing/simulation/sim_transport.h>
 
 #include <weft/rpc/rpc.h>
-#include <weft/rpc/wire/message.h>
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,6 @@
 #include <weft/rpc/testing/simulation/sim_agent.h>
 #include <weft/rpc/testing/simulation/sim_seeds.h>
 
-#include <gtest/gtest.h>
-
 #include <numeric>
 
 #include "tests/support/errors.h"

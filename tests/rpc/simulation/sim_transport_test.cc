@@ -4,10 +4,7 @@
 #include <weft/rpc/testing/simulation/sim_seeds.h>
 #include <weft/rpc/wire/message.h>
 
-#include <gtest/gtest.h>
-
 #include <cstring>
-#include <optional>
 
 #include "tests/rpc/simulation/sim_support.h"
 #include "tests/support/errors.h"

@@ -3,8 +3,6 @@
 
 #include <weft/rpc/core/task.h>
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <set>
 

@@ -1,9 +1,7 @@
 // The reader of a stream, against a source that is written by hand.
-#include <weft/rpc/rpc.h>
 #include <weft/rpc/stream/stream_table.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/raw_peer.h"
 
 namespace weft::rpc::reader_test {

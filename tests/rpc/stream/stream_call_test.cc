@@ -1,10 +1,7 @@
 // Streams as results and as parameters of calls.
-#include <weft/rpc/rpc.h>
-
 #include <numeric>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::stream_call_test {
 namespace {

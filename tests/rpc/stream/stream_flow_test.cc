@@ -1,11 +1,9 @@
 // Many items, large items, and streams in a simulated world.
-#include <weft/rpc/rpc.h>
 #include <weft/rpc/testing/simulation/sim_agent.h>
 
 #include <cstring>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/sanitizer.h"
 
 namespace weft::rpc::stream_flow_test {

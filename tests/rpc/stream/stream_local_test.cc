@@ -1,9 +1,7 @@
 // Streams within one program: channels and generators.
 #include <weft/rpc/core/handler_pool.h>
-#include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::stream_local_test {
 namespace {

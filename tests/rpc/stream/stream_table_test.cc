@@ -1,10 +1,7 @@
 // Requests that an agent refuses to peers that pull streams without weft.
 #include <weft/rpc/stream/stream_table.h>
 
-#include <weft/rpc/rpc.h>
-
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/raw_peer.h"
 
 namespace weft::rpc::stream_table_test {

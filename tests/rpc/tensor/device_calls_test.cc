@@ -6,14 +6,11 @@
 #include <weft/rpc/tensor/operators.h>
 
 #include <c10/core/StreamGuard.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <ostream>
-#include <thread>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/fake_accelerator.h"
 #include "tests/support/messages.h"
 

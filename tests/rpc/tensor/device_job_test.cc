@@ -2,10 +2,8 @@
 #include <weft/rpc/tensor/device_layer.h>
 #include <weft/rpc/tensor/layers.h>
 
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tests/support/errors.h"
 #include "tests/support/fake_accelerator.h"
 #include "tests/support/job.h"
 #include "tests/support/messages.h"

@@ -1,7 +1,5 @@
 #include <weft/rpc/tensor/device_map.h>
 
-#include <gtest/gtest.h>
-
 #include "tests/support/errors.h"
 
 namespace weft::tensor::device_map_test {

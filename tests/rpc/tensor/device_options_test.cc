@@ -2,10 +2,7 @@
 
 #include <weft/rpc/tensor/layers.h>
 
-#include <gtest/gtest.h>
-
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/fake_accelerator.h"
 
 namespace weft::tensor::device_options_test {

@@ -2,11 +2,9 @@
 
 #include <weft/rpc/tensor/tensor_codec.h>
 
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::tensor::layers_test {
 namespace {

@@ -4,12 +4,7 @@
 #include <weft/rpc/tensor/on_streams.h>
 
 #include <c10/core/StreamGuard.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
-
-#include <map>
-#include <optional>
-#include <thread>
 
 #include "tests/support/cluster.h"
 #include "tests/support/fake_accelerator.h"

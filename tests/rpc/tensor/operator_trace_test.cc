@@ -5,14 +5,12 @@
 #include <weft/rpc/tensor/operators.h>
 #include <weft/rpc/trace/chrome_trace.h>
 
-#include <gtest/gtest.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/torch.h>
 
 #include <barrier>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::tensor::operator_trace_test {
 namespace {

@@ -4,11 +4,9 @@
 #include <weft/rpc/endpoint/dynamic_call.h>
 #include <weft/rpc/tensor/layers.h>
 
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::tensor::operators_test {
 namespace {

@@ -4,10 +4,7 @@
 #include <weft/rpc/tensor/operators.h>
 #include <weft/rpc/trace/tracer.h>
 
-#include <gtest/gtest.h>
 #include <torch/torch.h>
-
-#include <map>
 
 #include "tests/support/cluster.h"
 

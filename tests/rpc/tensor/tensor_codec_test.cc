@@ -1,14 +1,11 @@
 // Tensors of every kind through a real call, both ways, over TCP and in process.
 #include <weft/rpc/codec/packed.h>
-#include <weft/rpc/rpc.h>
 #include <weft/rpc/tensor/layers.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::tensor::tensor_codec_test {
 namespace {

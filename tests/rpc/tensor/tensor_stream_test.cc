@@ -1,9 +1,7 @@
 // Tensors as the items of streams, both ways; a generator runs under its call's thread-local state.
-#include <weft/rpc/rpc.h>
 #include <weft/rpc/tensor/layers.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "tests/support/cluster.h"

@@ -1,10 +1,8 @@
 // LibTorch's thread-local state belongs to a call, not to the thread that happens to run it.
 #include <weft/rpc/tensor/thread_state.h>
 
-#include <weft/rpc/rpc.h>
 #include <weft/rpc/tensor/layers.h>
 
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "tests/support/cluster.h"

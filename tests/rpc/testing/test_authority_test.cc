@@ -3,8 +3,6 @@
 #include "tests/support/errors.h"
 #include "tests/support/tls.h"
 
-#include <gtest/gtest.h>
-
 namespace weft::test::test_authority_test {
 namespace {
 

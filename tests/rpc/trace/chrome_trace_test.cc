@@ -1,6 +1,5 @@
 #include <weft/rpc/trace/chrome_trace.h>
 
-#include <weft/rpc/rpc.h>
 #include <weft/rpc/trace/tracer.h>
 
 #include "tests/support/cluster.h"

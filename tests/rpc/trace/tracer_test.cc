@@ -1,12 +1,10 @@
 #include <weft/rpc/trace/tracer.h>
 
-#include <weft/rpc/rpc.h>
 #include <weft/rpc/trace/clock_offset.h>
 
 #include <algorithm>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::tracer_test {
 namespace {

@@ -6,7 +6,6 @@
 #include <weft/rpc/transport/shm/shm_transport.h>
 #include <weft/rpc/transport/tcp_transport.h>
 #include <weft/rpc/transport/unix_transport.h>
-#include <weft/rpc/wire/message.h>
 
 #include <unistd.h>
 #include <asio/ip/tcp.hpp>
@@ -15,7 +14,6 @@
 #include <set>
 
 #include "tests/support/byte_stream_pair.h"
-#include "tests/support/connections.h"
 #include "tests/support/errors.h"
 #include "tests/support/loopback.h"
 #include "tests/support/messages.h"

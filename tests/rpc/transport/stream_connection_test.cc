@@ -4,13 +4,10 @@
 #include <weft/rpc/transport/stream_connection.h>
 
 #include <weft/rpc/transport/admission.h>
-#include <weft/rpc/wire/message.h>
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
-#include <string>
 
 #include "tests/support/byte_stream_pair.h"
 #include "tests/support/messages.h"

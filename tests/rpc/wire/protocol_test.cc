@@ -1,7 +1,5 @@
 #include <weft/rpc/wire/protocol.h>
 
-#include <gtest/gtest.h>
-
 #include "tests/support/errors.h"
 
 namespace weft::rpc::protocol_test {

@@ -1,7 +1,5 @@
 #include <weft/rpc/wire/value.h>
 
-#include <functional>
-
 #include "tests/support/errors.h"
 #include "tests/support/messages.h"
 

@@ -4,7 +4,6 @@
 #include <weft/rpc/core/asio_loop.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::collective_leader_test {
 namespace {

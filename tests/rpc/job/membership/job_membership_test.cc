@@ -4,8 +4,6 @@
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/job/store/memory_store.h>
 
-#include <gtest/gtest.h>
-
 #include <any>
 
 #include "tests/support/cluster.h"

@@ -1,6 +1,5 @@
 // Jobs of several processes that die; and jobs that meet in etcd.
 #include <weft/rpc/core/asio_loop.h>
-#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/job/store/etcd_store.h>
 
 #include <sys/wait.h>

@@ -1,18 +1,14 @@
 // Jobs of a fixed size, over each kind of store that needs no separate process. Elastic jobs are tested in
 // tests/rpc/job/elastic_world_test.cc.
-#include <weft/rpc/agent/agent.h>
-#include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/job/membership/job_membership.h>
 #include <weft/rpc/job/membership/roster.h>
 #include <weft/rpc/job/store/file_store.h>
 #include <weft/rpc/job/store/remote_store.h>
 
-#include <gtest/gtest.h>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 
 #include <filesystem>
-#include <thread>
 
 #include "tests/support/cluster.h"
 #include "tests/support/job.h"

@@ -1,6 +1,5 @@
 // Job::quiesce: members leave together once the chains of calls between them have ended.
 #include <weft/rpc/job/membership/quiescence.h>
-#include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
 #include "tests/support/job.h"

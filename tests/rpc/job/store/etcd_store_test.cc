@@ -2,15 +2,11 @@
 // tests/rpc/job/store/etcd_store_process_test.cc runs the store suite against etcd itself.
 #include <weft/rpc/job/store/etcd_store.h>
 
-#include <gtest/gtest.h>
-
-#include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/scripted_http_server.h"
 
 namespace weft::rpc::etcd_store_test {

@@ -1,11 +1,8 @@
 // A store that one agent keeps for a large job: thousands of clients that wait.
-#include <weft/rpc/agent/agent.h>
 #include <weft/rpc/job/store/file_store.h>
 #include <weft/rpc/job/store/memory_store.h>
 #include <weft/rpc/job/store/remote_store.h>
 #include <weft/rpc/job/store/store_service.h>
-
-#include <gtest/gtest.h>
 
 #include <unistd.h>
 
@@ -13,7 +10,6 @@
 #include <filesystem>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/sanitizer.h"
 #include "tests/support/shared_loop.h"
 

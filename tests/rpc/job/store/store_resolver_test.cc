@@ -1,10 +1,8 @@
 #include <weft/rpc/job/store/store_resolver.h>
 
 #include <weft/rpc/job/store/memory_store.h>
-#include <weft/rpc/rpc.h>
 
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 
 namespace weft::rpc::store_resolver_test {
 namespace {

@@ -1,6 +1,5 @@
 // A store that an agent serves: the store suite in process and over TCP, and the end of its clients and of
 // its server.
-#include <weft/rpc/agent/agent.h>
 #include <weft/rpc/job/store/memory_store.h>
 #include <weft/rpc/job/store/remote_store.h>
 #include <weft/rpc/job/store/store_service.h>

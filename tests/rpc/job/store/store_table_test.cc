@@ -1,7 +1,5 @@
 #include <weft/rpc/job/store/store_table.h>
 
-#include <gtest/gtest.h>
-
 #include "tests/support/errors.h"
 
 namespace weft::rpc::store_table_test {

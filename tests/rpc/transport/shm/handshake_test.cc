@@ -10,11 +10,8 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 
-#include <atomic>
 #include <cstring>
-#include <functional>
 #include <random>
-#include <vector>
 
 #include "tests/support/errors.h"
 #include "tests/support/leaks.h"

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <vector>
 
 #include "tests/support/pattern.h"
 #include "tests/support/shm.h"

@@ -4,11 +4,8 @@
 #include <asio/error.hpp>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <random>
 #include <semaphore>
-#include <thread>
 
 #include "tests/fuzz/shm_ring.h"
 #include "tests/support/connections.h"

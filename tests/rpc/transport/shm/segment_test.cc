@@ -1,7 +1,6 @@
 #include <weft/rpc/transport/shm/segment.h>
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

@@ -1,19 +1,15 @@
 // Streams over shared memory between processes, where death is real.
-#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/core/descriptor.h>
 
 #include <asio/error.hpp>
 
-#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <csignal>
 #include <fstream>
 #include <future>
-#include <thread>
 
 #include "tests/support/errors.h"
 #include "tests/support/leaks.h"

@@ -2,7 +2,6 @@
 #include <weft/rpc/transport/shm/shm_stream.h>
 
 #include <fstream>
-#include <thread>
 
 #include "tests/support/byte_stream_suite.h"
 #include "tests/support/shm.h"

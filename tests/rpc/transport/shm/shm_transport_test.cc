@@ -1,7 +1,5 @@
 #include <weft/rpc/transport/shm/shm_transport.h>
 
-#include <weft/rpc/core/asio_loop.h>
-
 #include <asio/local/stream_protocol.hpp>
 #include <asio/read.hpp>
 
@@ -10,7 +8,6 @@
 
 #include <filesystem>
 
-#include "tests/support/connections.h"
 #include "tests/support/errors.h"
 #include "tests/support/leaks.h"
 #include "tests/support/shm.h"

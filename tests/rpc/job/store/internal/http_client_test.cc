@@ -1,12 +1,8 @@
 #include <weft/rpc/job/store/internal/http_client.h>
 
-#include <gtest/gtest.h>
 #include <asio/ip/tcp.hpp>
 
-#include <atomic>
-
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/scripted_http_server.h"
 
 namespace weft::rpc::detail::http_client_test {
