@@ -125,6 +125,16 @@ class Socket {
   FrameReader reader_{Limits{}};
 };
 
+// The options of an agent that listens on loopback, does not use shared memory, and logs nothing.
+inline AgentOptions over_tcp(const std::string& name,
+                             std::chrono::nanoseconds handshake_timeout = AgentOptions{}.handshake_timeout) {
+  return {.name = name,
+          .listen = {"tcp://127.0.0.1:0"},
+          .same_host = false,
+          .handshake_timeout = handshake_timeout,
+          .log = [](const LogRecord&) {}};
+}
+
 // --- Resources of an agent ---
 
 inline std::size_t open_files() {

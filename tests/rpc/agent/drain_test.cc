@@ -119,10 +119,7 @@ TEST_F(DrainTest, RefusesNewCalls) {
   const Peer stranger = cluster.add("stranger").connect("inproc://b");
   for (int i = 0; i < 3; ++i)
     for (const Peer& peer : {*to_b, stranger}) {
-      const auto error = error_of([&] { got(peer.call<&Worker::one>()); });
-      ASSERT_TRUE(error);
-      EXPECT_EQ(error->kind(), ErrorKind::shut_down) << error->what();
-      EXPECT_EQ(error->execution(), Execution::not_sent) << error->what();
+      expect_error([&] { got(peer.call<&Worker::one>()); }, ErrorKind::shut_down, Execution::not_sent);
     }
   EXPECT_FALSE(drained.ready());
   at("b").answer(1);
@@ -133,11 +130,8 @@ TEST_F(DrainTest, RefusesNewCalls) {
 TEST_F(DrainTest, FailsAtItsTimeout) {
   auto call = to_b->call<&Worker::hang>();
   at("b").began.wait();
-  const auto error = error_of([&] { got(cluster["b"].drain(10ms)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
-  EXPECT_EQ(std::string(error->what()),
-            "1 calls are still served, and 0 made calls are in flight, after the timeout of drain()");
+  expect_error([&] { got(cluster["b"].drain(10ms)); }, ErrorKind::deadline_exceeded,
+               "1 calls are still served, and 0 made calls are in flight, after the timeout of drain()");
   at("b").answer(2);
   EXPECT_EQ(got(std::move(call)), 2) << "the call itself goes on";
   got(cluster["b"].drain(1h));
@@ -178,11 +172,8 @@ TEST_F(DrainTest, TheDestructorFailsTheCallsThatTheAgentMade) {
   auto call = to_b->call<&Worker::hang>();
   at("b").began.wait();
   cluster.end("a");
-  const auto error = error_of([&] { got(std::move(call)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::shut_down);
-  EXPECT_EQ(error->execution(), Execution::maybe_executed);
-  EXPECT_EQ(std::string(error->what()), "b: worker.hang: this agent has shut down (may have run)");
+  expect_error([&] { got(std::move(call)); }, ErrorKind::shut_down, Execution::maybe_executed,
+               "b: worker.hang: this agent has shut down (may have run)");
 }
 
 TEST_F(DrainTest, TheDestructorWaitsForHandlers) {
@@ -211,10 +202,7 @@ TEST_F(DrainTest, PeersMayOutliveTheirAgent) {
   const Peer fresh = cluster["a"].peer("nobody");
   cluster.end("a");
   for (const Peer& peer : {*to_b, fresh}) {
-    const auto error = error_of([&] { got(peer.call<&Worker::one>()); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::shut_down);
-    EXPECT_EQ(error->execution(), Execution::not_sent);
+    expect_error([&] { got(peer.call<&Worker::one>()); }, ErrorKind::shut_down, Execution::not_sent);
   }
 }
 

@@ -118,10 +118,7 @@ TEST_F(PeerSetTest, AnUnsentCallIsRetriedOnAnotherReplica) {
 
 TEST_F(PeerSetTest, WithoutAnyReplicaTheLastErrorIsReturned) {
   for (const char* name : {"a", "b", "c"}) cluster.end(name);
-  const auto error = error_of([&] { got(all().call<&Replica::who>()); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::unavailable);
-  EXPECT_EQ(error->execution(), Execution::not_sent);
+  expect_error([&] { got(all().call<&Replica::who>()); }, ErrorKind::unavailable, Execution::not_sent);
   EXPECT_EQ(kind_of([&] { got(PeerSet(cluster["client"], PeerSet::Names{}).call<&Replica::who>()); }),
             ErrorKind::unavailable);
 }

@@ -259,10 +259,7 @@ TEST_F(CallOptionsTest, MetadataIsAnyText) {
 
 TEST_F(CallOptionsTest, MetadataBeyondThePeersLimitFailsTheCallAlone) {
   const Peer large = peer->with_metadata({{"tenant", std::string(1 << 16, 'x')}});
-  const auto error = error_of([&] { got(large.call<&Desk::read>()); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::resource_exhausted);
-  EXPECT_EQ(error->execution(), Execution::not_sent);
+  expect_error([&] { got(large.call<&Desk::read>()); }, ErrorKind::resource_exhausted, Execution::not_sent);
   EXPECT_EQ(got(peer->call<&Desk::read>()), "-/-@0") << "the connection lives";
 }
 

@@ -306,21 +306,16 @@ TEST_F(CallTest, WrongArgumentsAreNamed) {
 
 TEST_F(CallTest, WrongResultsAreNamed) {
   b.serve<Greet>();
-  const auto error = error_of([&] { got(to_b.call<GreetInNumbers>("you")); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::type_mismatch);
-  EXPECT_EQ(std::string(error->what()), "b: greet: result: expected an integer, found text");
-  EXPECT_EQ(error->execution(), Execution::maybe_executed);
+  expect_error([&] { got(to_b.call<GreetInNumbers>("you")); }, ErrorKind::type_mismatch,
+               Execution::maybe_executed, "b: greet: result: expected an integer, found text");
   using Silent = Function<"station.name", &nothing>;
   EXPECT_EQ(message_of([&] { got(to_b.call<Silent>()); }),
             "b: station.name: result: expected nothing, found text");
 }
 
 TEST_F(CallTest, AnUnservedMethodIsNotFound) {
-  const auto error = error_of([&] { got(to_b.call<Greet>("you")); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::not_found);
-  EXPECT_STREQ(error->what(), "b: greet: no such method on this agent: it must serve() the method first");
+  expect_error([&] { got(to_b.call<Greet>("you")); }, ErrorKind::not_found,
+               "b: greet: no such method on this agent: it must serve() the method first");
   b.serve<Greet>();
   EXPECT_EQ(got(to_b.call<Greet>("you")), "hello you") << "the connection lives";
 }

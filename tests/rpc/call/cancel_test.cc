@@ -119,10 +119,8 @@ TEST_F(CancelTest, OfAScopeReachesPresentAndLaterCalls) {
   scope.cancel();
   EXPECT_EQ(kind_of([&] { got(std::move(first)); }), ErrorKind::cancelled);
   EXPECT_EQ(kind_of([&] { got(std::move(other)); }), ErrorKind::cancelled);
-  const auto late = error_of([&] { got(to_b->with(scope).call<&Patient::hang>()); });
-  ASSERT_TRUE(late);
-  EXPECT_EQ(late->kind(), ErrorKind::cancelled);
-  EXPECT_EQ(late->execution(), Execution::not_sent);
+  expect_error([&] { got(to_b->with(scope).call<&Patient::hang>()); }, ErrorKind::cancelled,
+               Execution::not_sent);
 }
 
 // A program cancels the other calls in flight when one of them has failed.
@@ -145,11 +143,8 @@ TEST_F(CancelTest, ReachesTheHandler) {
   auto call = to_b->call<&Patient::hang>();
   at("b").began.wait();
   call.cancel();
-  const auto error = error_of([&] { got(std::move(call)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::cancelled);
-  EXPECT_EQ(error->execution(), Execution::maybe_executed);
-  EXPECT_EQ(std::string(error->what()), "b: patient.hang: cancelled by the caller (may have run)");
+  expect_error([&] { got(std::move(call)); }, ErrorKind::cancelled, Execution::maybe_executed,
+               "b: patient.hang: cancelled by the caller (may have run)");
   at("b").cancelled.wait();
   got(to_b->call<&Patient::count>());
   EXPECT_EQ(at("b").cancellations, 1);
@@ -224,10 +219,7 @@ TEST_F(CancelTest, OfACallThatWaitsForAConnection) {
   const HeldLoop deaf(cluster["b"]);
   auto call = stranger.connect("inproc://b").call<&Patient::count>();
   call.cancel();
-  const auto error = error_of([&] { got(std::move(call)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::cancelled);
-  EXPECT_EQ(error->execution(), Execution::not_sent);
+  expect_error([&] { got(std::move(call)); }, ErrorKind::cancelled, Execution::not_sent);
 }
 
 TEST_F(CancelTest, HasNoEffectOnACompletedCall) {

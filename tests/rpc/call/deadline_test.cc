@@ -89,11 +89,8 @@ class DeadlineTest : public testing::Test {
 };
 
 TEST_F(DeadlineTest, FailsACallWithoutAReply) {
-  const auto error = error_of([&] { got(to_b->with(within(500ms)).call<&Clockwork::hang>()); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
-  EXPECT_EQ(error->execution(), Execution::maybe_executed);
-  EXPECT_EQ(std::string(error->what()), "b: clockwork.hang: the deadline has passed (may have run)");
+  expect_error([&] { got(to_b->with(within(500ms)).call<&Clockwork::hang>()); }, ErrorKind::deadline_exceeded,
+               Execution::maybe_executed, "b: clockwork.hang: the deadline has passed (may have run)");
   at_b().answer_all();
   EXPECT_EQ(got(to_b->call<&Clockwork::left>()), std::nullopt) << "the late answer harms nobody";
 }
@@ -102,13 +99,11 @@ TEST_F(DeadlineTest, FailsACallWithoutAReply) {
 TEST_F(DeadlineTest, AWaitThatTimesOutNamesTheCallAndDoesNotCancelIt) {
   for (const CallOptions& options : {CallOptions{}, CallOptions{.retry = RetryPolicy{}}}) {
     auto call = to_b->with(options).call<&Clockwork::hang>();
-    const auto error = error_of([&] { call.get(2ms); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
-    EXPECT_EQ(std::string(error->what()),
-              "b: clockwork.hang: get(): no result within the timeout of 2 ms; the operation continues: wait "
-              "again, "
-              "or cancel() it");
+    expect_error(
+        [&] { call.get(2ms); }, ErrorKind::deadline_exceeded,
+        "b: clockwork.hang: get(): no result within the timeout of 2 ms; the operation continues: wait "
+        "again, "
+        "or cancel() it");
     test::eventually("it is answered", [&] { return at_b().answer_all(), call.ready(); });
     EXPECT_NO_THROW(call.get(0ns));
   }
@@ -202,10 +197,8 @@ class Mute {
 TEST_F(DeadlineTest, FailsACallThatCouldNotBeSent) {
   const Mute mute;
   const Peer peer = cluster["a"].connect(mute.address()).with(within(20ms));
-  const auto error = error_of([&] { got(peer.call<&Clockwork::count>()); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
-  EXPECT_EQ(error->execution(), Execution::not_sent);
+  expect_error([&] { got(peer.call<&Clockwork::count>()); }, ErrorKind::deadline_exceeded,
+               Execution::not_sent);
   EXPECT_EQ(kind_of([&] { got(peer.ready()); }), ErrorKind::deadline_exceeded) << "ready() is a call";
 }
 
@@ -213,12 +206,9 @@ TEST_F(DeadlineTest, OfTheHandshakeFailsCallsWithoutADeadline) {
   const Mute mute;
   Agent hasty(AgentOptions{
       .name = "hasty", .handler_threads = 1, .handshake_timeout = 20ms, .log = [](const LogRecord&) {}});
-  const auto error = error_of([&] { got(hasty.connect(mute.address()).call<&Clockwork::count>()); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
-  EXPECT_EQ(error->execution(), Execution::not_sent);
-  EXPECT_NE(std::string(error->what()).find("the peer did not finish the handshake"), std::string::npos)
-      << error->what();
+  expect_error([&] { got(hasty.connect(mute.address()).call<&Clockwork::count>()); },
+               ErrorKind::deadline_exceeded, Execution::not_sent,
+               part("the peer did not finish the handshake"));
 }
 
 TEST_F(DeadlineTest, AnAgentsDefaultAppliesToCallsWithoutADeadline) {

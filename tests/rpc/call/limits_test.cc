@@ -335,9 +335,7 @@ TEST_P(LimitsTest, OfNestingFailOnlyTheCall) {
     return tree;
   };
   EXPECT_EQ(got(to_b->call<&Store::depth>(tree(2))), 2);
-  const auto error = error_of([&] { got(to_b->call<&Store::depth>(tree(30))); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::protocol_error) << error->what();
+  expect_error([&] { got(to_b->call<&Store::depth>(tree(30))); }, ErrorKind::protocol_error);
   test::eventually("it is held", [&] { return store->held() == 1; });
   store->release();
   EXPECT_EQ(got(std::move(in_flight)), 100U) << "the connection is the same";

@@ -8,7 +8,7 @@
 namespace weft::rpc::capnp_codec_test {
 namespace {
 
-using test::error_of;
+using namespace test;
 using test::schema::Order;
 using test::schema::Receipt;
 
@@ -49,9 +49,7 @@ TEST(CapnpCodec, TheReceivedMessageIsACopy) {
 }
 
 TEST(CapnpCodec, AnotherTypeIsRefused) {
-  const auto error = error_of([] { return test::travel_as<CapnpMessage<Receipt>>(example()); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::type_mismatch);
+  expect_error([] { return test::travel_as<CapnpMessage<Receipt>>(example()); }, ErrorKind::type_mismatch);
   EXPECT_EQ(test::kind_of([] { return test::travel_as<CapnpMessage<Receipt>>(1); }),
             ErrorKind::type_mismatch);
   EXPECT_EQ(test::kind_of([] { return test::travel_as<int>(example()); }), ErrorKind::type_mismatch);

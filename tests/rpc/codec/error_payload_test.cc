@@ -79,10 +79,8 @@ TEST(ErrorPayload, StructsEvolveByTheirFields) {
 
 TEST(ErrorPayload, APayloadBeyondTheLimitIsRefusedWithTheErrorsText) {
   const std::string large(max_error_payload, 'x');
-  const auto error = error_of([&]() -> Error { return with_payload(bare, Quota{large, 1}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::resource_exhausted);
-  EXPECT_NE(std::string(error->what()).find("the error was: quota"), std::string::npos) << error->what();
+  expect_error([&]() -> Error { return with_payload(bare, Quota{large, 1}); }, ErrorKind::resource_exhausted,
+               part("the error was: quota"));
   EXPECT_TRUE(payload<Quota>(with_payload(bare, Quota{large.substr(0, max_error_payload - 1000), 1})));
 }
 

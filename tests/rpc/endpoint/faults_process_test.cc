@@ -103,10 +103,7 @@ TEST_P(DeathTest, OfTheCalleeDuringATensorIsReportedToTheCaller) {
   auto take = peer.call<&Vault::take>(std::size_t{64} << 20);
   eventually("both calls are in flight", [&] { return client.counts().waiting == 2; });
   server.kill();
-  const auto error = error_of([&] { got(std::move(put)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
-  EXPECT_EQ(error->execution(), Execution::maybe_executed);
+  expect_error([&] { got(std::move(put)); }, ErrorKind::peer_lost, Execution::maybe_executed);
   // This call counts from its creation, and may not have been sent before the kill.
   const auto second = error_of([&] { got(std::move(take)); });
   ASSERT_TRUE(second);
@@ -169,10 +166,7 @@ TEST(StandstillTest, AStoppedPeerIsLostAndReconnectsWhenItContinues) {
   const Peer peer = client.connect(address);
   const AgentId id = got(peer.ready());
   server.stop();
-  const auto error = error_of([&] { got(peer.call<&Vault::one>()); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
-  EXPECT_NE(std::string(error->what()).find("nothing was received"), std::string::npos) << error->what();
+  expect_error([&] { got(peer.call<&Vault::one>()); }, ErrorKind::peer_lost, part("nothing was received"));
   server.go_on();
   eventually("it is reached again",
              [&] { return !kind_of([&] { got(peer.call<&Vault::one>()); }).has_value(); });

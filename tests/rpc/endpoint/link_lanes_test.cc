@@ -35,13 +35,10 @@ class LinkLanesTest : public testing::Test {
  protected:
   Agent& add(const std::string& name, std::size_t lanes,
              std::shared_ptr<const Credentials> credentials = nullptr) {
-    AgentOptions options{.name = name,
-                         .listen = {"tcp://127.0.0.1:0"},
-                         .credentials = std::move(credentials),
-                         .loops = 3,
-                         .lanes = lanes,
-                         .same_host = false,
-                         .log = [](const LogRecord&) {}};
+    AgentOptions options = probe::over_tcp(name);
+    options.credentials = std::move(credentials);
+    options.loops = 3;
+    options.lanes = lanes;
     auto& agent = agents_.emplace_back(std::make_unique<Agent>(std::move(options)));
     agent->serve(std::make_shared<Mirror>());
     return *agent;

@@ -20,7 +20,7 @@
 namespace weft::rpc::same_host_test {
 namespace {
 
-using test::got;
+using namespace test;
 
 std::string address(CallContext& call) { return call.peer().address; }
 using WhichWay = Function<"which_way", &address>;
@@ -183,10 +183,8 @@ TEST_F(SameHostTest, AnShmAddressBeyondTheLimitFails) {
   const std::string path = "/tmp/weft-shared-" + std::to_string(::getpid());
   const auto server = serve("shm://" + path);
   EXPECT_EQ(way_to("shm://" + path), "shm");
-  const auto error = test::error_of([&] { return way_to("shm://" + path, {.max_shared = 0}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::resource_exhausted) << error->what();
-  EXPECT_EQ(error->execution(), Execution::not_sent);
+  expect_error([&] { return way_to("shm://" + path, {.max_shared = 0}); }, ErrorKind::resource_exhausted,
+               Execution::not_sent);
 }
 
 TEST_F(SameHostTest, OtherHostsHaveNoCompanions) {

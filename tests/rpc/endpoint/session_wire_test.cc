@@ -130,13 +130,7 @@ class Connection {
 
 class SessionWire : public testing::Test {
  protected:
-  SessionWire()
-      : agent_({.name = "node",
-                .listen = {"tcp://127.0.0.1:0"},
-                .same_host = false,
-                .log = [](const LogRecord&) {}}) {
-    agent_.serve(desk_);
-  }
+  SessionWire() : agent_(over_tcp("node")) { agent_.serve(desk_); }
   std::shared_ptr<Session> session() { return agent_.core()->sessions().find(hand_); }
   // A layer's notification.
   Future<void> notify(const Buffer& bytes) {
@@ -242,11 +236,7 @@ TEST_F(SessionWire, CallsBeforeTheChoiceCloseTheConnection) {
 }
 
 TEST_F(SessionWire, AConnectionThatIsNotChosenInTimeCloses) {
-  Agent hasty({.name = "node",
-               .listen = {"tcp://127.0.0.1:0"},
-               .same_host = false,
-               .handshake_timeout = std::chrono::milliseconds{50},
-               .log = [](const LogRecord&) {}});
+  Agent hasty(over_tcp("node", std::chrono::milliseconds{50}));
   Connection(hasty).expect_end();
 }
 
@@ -254,11 +244,7 @@ TEST_F(SessionWire, AConnectionThatIsNotChosenInTimeCloses) {
 TEST_F(SessionWire, TheConnectionsOfOnePeerAreLimited) {
   for (const bool peer_chooses : {true, false}) {
     const std::string name = peer_chooses ? "hand" : "zoe";
-    Agent patient({.name = "node",
-                   .listen = {"tcp://127.0.0.1:0"},
-                   .same_host = false,
-                   .handshake_timeout = std::chrono::hours{1},
-                   .log = [](const LogRecord&) {}});
+    Agent patient(over_tcp("node", std::chrono::hours{1}));
     patient.serve(desk_);
     std::vector<Connection> others;
     const auto open_forty = [&] {
@@ -366,11 +352,7 @@ TEST_F(SessionWire, AnAgentThatHasEndedItsSessionStatesThis) {
 }
 
 TEST_F(SessionWire, AConnectionThatThePeerHasLeftCloses) {
-  Agent hasty({.name = "node",
-               .listen = {"tcp://127.0.0.1:0"},
-               .same_host = false,
-               .handshake_timeout = std::chrono::milliseconds{500},
-               .log = [](const LogRecord&) {}});
+  Agent hasty(over_tcp("node", std::chrono::milliseconds{500}));
   Connection first(hasty);
   first.choose(1, 0);
   Connection second(hasty);
@@ -490,10 +472,7 @@ TEST_F(SessionWire, TheFutureOfANotificationWaitsForItsAcceptance) {
   auto never = to_peer.notify<&Desk::note>(2);
   EXPECT_EQ(peer->next()->prefix.kind, FrameKind::request);
   peer->send(test::bytes_of(OutgoingMessage::goodbye(Error(ErrorKind::unavailable, "it ends"))));
-  const auto error = error_of([&] { got(std::move(never)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
-  EXPECT_EQ(error->execution(), Execution::maybe_executed);
+  expect_error([&] { got(std::move(never)); }, ErrorKind::peer_lost, Execution::maybe_executed);
 }
 
 TEST_F(SessionWire, AFrameThatAsksForItIsAcknowledgedAtOnce) {
@@ -608,11 +587,9 @@ TEST_F(SessionWire, RefusalsThatThePeerDoesNotAcknowledgeAreLimited) {
 }
 
 TEST_F(SessionWire, ReturnsOfCreditThatThePeerDoesNotAcknowledgeAreLimited) {
-  Agent strict({.name = "node",
-                .listen = {"tcp://127.0.0.1:0"},
-                .limits = {.calls = 1},  // so each notification returns its credit
-                .same_host = false,
-                .log = [](const LogRecord&) {}});
+  AgentOptions options = over_tcp("node");
+  options.limits.calls = 1;  // so each notification returns its credit
+  Agent strict(options);
   strict.serve(desk_);
   Connection peer(strict);
   peer.choose(1, 0);
@@ -695,10 +672,7 @@ TEST_F(SessionWire, ACallToOneIncarnationIsNotSentToAnother) {
   auto call = agent_.peer("hand").only(hand_).with({.wait_for_ready = true}).call<&Desk::note>(1);
   Connection other(agent_, "hand", 8);
   other.choose(1, 0);
-  const auto error = error_of([&] { got(std::move(call)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
-  EXPECT_EQ(error->execution(), Execution::not_sent);
+  expect_error([&] { got(std::move(call)); }, ErrorKind::peer_lost, Execution::not_sent);
 }
 
 // Job::quiesce() compares this number.
@@ -716,11 +690,8 @@ TEST_F(SessionWire, TheRequestsOfAnEndedSessionAreCounted) {
 
 // An agent that keeps at most 8 MiB of replies.
 AgentOptions narrow() {
-  AgentOptions options{.name = "node",
-                       .listen = {"tcp://127.0.0.1:0"},
-                       .same_host = false,
-                       .heartbeat = {.interval = {}, .timeout = std::chrono::hours{1}},
-                       .log = [](const LogRecord&) {}};
+  AgentOptions options = over_tcp("node");
+  options.heartbeat = {.interval = {}, .timeout = std::chrono::hours{1}};
   options.limits.in_flight = options.limits.in_flight_total = 8 << 20;
   return options;
 }
@@ -775,9 +746,7 @@ TEST_F(SessionWire, ANewSessionEndsTheCallsOfTheOldOne) {
   Connection next(agent_);
   next.resume({.session = 2, .epoch = 1, .is_new = true});
   EXPECT_EQ(next.resumed().session, 2U);
-  const auto error = error_of([&] { got(std::move(call)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::lease_lost) << error->what();
+  expect_error([&] { got(std::move(call)); }, ErrorKind::lease_lost);
   EXPECT_TRUE(agent_.core()->sessions().is_gone(hand_)) << "for the layers";
   next.request("desk.note", 10, 1);
   next.expect_reply(1);

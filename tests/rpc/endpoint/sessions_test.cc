@@ -230,9 +230,7 @@ TEST(PeerReady, OfAPeerThatWasForgottenMeanwhileFails) {
   const auto route = peer.calls().route();
   route->forget(cluster["b"].id());
   test::eventually("the route has forgotten it", [&] { return route->identity() == nullptr; });
-  const auto error = error_of([&] { return got(peer.ready()); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::peer_lost) << error->what();
+  expect_error([&] { return got(peer.ready()); }, ErrorKind::peer_lost);
 }
 
 }  // namespace

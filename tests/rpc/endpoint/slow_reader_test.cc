@@ -14,21 +14,12 @@ int one() { return 1; }
 using Put = Function<"put", &size_of>;
 using One = Function<"one", &one>;
 
-AgentOptions options(const std::string& name) {
-  AgentOptions options;
-  options.name = name;
-  options.listen = {"tcp://127.0.0.1:0"};
-  options.same_host = false;
-  options.log = [](const LogRecord&) {};
-  return options;
-}
-
 TEST(SlowReader, UsesNoMoreMemoryThanItsCreditAndDelaysNoOtherPeer) {
   constexpr std::size_t each = 16 << 10;
   constexpr std::uint64_t credit = 4 * each;
-  Agent other(options("other"));
+  Agent other(probe::over_tcp("other"));
   other.serve<One>();
-  Agent client(options("client"));
+  Agent client(probe::over_tcp("client"));
   const Peer to_other = client.connect(other.addresses().front());
   EXPECT_EQ(got(to_other.call<One>()), 1);
 

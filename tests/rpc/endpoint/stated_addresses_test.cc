@@ -23,12 +23,8 @@ struct Desk {
 class StatedAddresses : public testing::Test {
  protected:
   static AgentOptions options() {
-    AgentOptions options;
-    options.name = "node";
-    options.listen = {"tcp://127.0.0.1:0"};
-    options.same_host = false;
+    AgentOptions options = probe::over_tcp("node");
     options.heartbeat = {.interval = 100ms, .timeout = 1s};
-    options.log = [](const LogRecord&) {};
     return options;
   }
   // A peer "hand", which has stated these addresses.

@@ -10,7 +10,7 @@ namespace weft::rpc::job_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::error_of;
+using namespace test;
 
 // Three members of a fixed world, each by an agent of the program.
 class Members {
@@ -91,9 +91,7 @@ TEST(Job, ABarrierFailsIfAMemberDoesNotCallIt) {
 TEST(Job, ServesUntilAllMembersShutDown) {
   Members members;
   members.join();
-  const auto error = error_of([&] { return members[0].serve_until_shutdown(100ms), 0; });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::deadline_exceeded);
+  expect_error([&] { return members[0].serve_until_shutdown(100ms), 0; }, ErrorKind::deadline_exceeded);
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < 3; ++rank)
     threads.emplace_back([&job = members[rank]] { job.serve_until_shutdown(); });
@@ -112,10 +110,8 @@ TEST(Job, NeedsARendezvous) {
   EXPECT_EQ(test::kind_of([] { return Job(MemberOptions{{.name = "alone"}}).rank(); }),
             ErrorKind::invalid_argument);
   Agent agent{AgentOptions{.name = "alone"}};
-  const auto error = error_of([&] { return Job(agent).rank(); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-  EXPECT_STREQ(error->what(), "'alone' has no job: construct its agent with Job::layer(), or by a Job");
+  expect_error([&] { return Job(agent).rank(); }, ErrorKind::failed_precondition,
+               "'alone' has no job: construct its agent with Job::layer(), or by a Job");
 }
 
 TEST(Job, IsThatOfAnAgentWithItsLayer) {

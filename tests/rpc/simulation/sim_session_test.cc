@@ -103,10 +103,7 @@ TEST_F(Sessions, ACallThatFailsFastFailsWithItsConnection) {
   auto call = bert.with({.fail_fast = true}).call<&Book::hold>(7);
   ASSERT_TRUE(noted(2));
   reset();
-  const auto error = error_of([&] { world_.got(std::move(call)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
-  EXPECT_EQ(error->execution(), rpc::Execution::maybe_executed);
+  expect_error([&] { world_.got(std::move(call)); }, ErrorKind::peer_lost, rpc::Execution::maybe_executed);
   EXPECT_TRUE(world_.run_until([&] { return book_->cancelled == 1; }, 30s)) << "when it is reached again";
 }
 
@@ -120,10 +117,7 @@ TEST_F(Sessions, ACallThatFailsFastAndWaitsForCreditAlsoFails) {
   ASSERT_TRUE(noted(1));
   auto second = bert.with({.fail_fast = true}).call<&Book::note>(8);
   reset();
-  const auto error = error_of([&] { world_.got(std::move(second)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::unavailable);
-  EXPECT_EQ(error->execution(), rpc::Execution::not_sent);
+  expect_error([&] { world_.got(std::move(second)); }, ErrorKind::unavailable, rpc::Execution::not_sent);
   book_->held->complete(rpc::Result<std::int64_t>(70));
   EXPECT_EQ(world_.got(std::move(first)), 70);
 }
@@ -191,12 +185,8 @@ TEST_F(Sessions, AnAbsenceEndsAtTheHeartbeatTimeout) {
   ASSERT_TRUE(noted(1));
   lose_connection(world_, anna, bert.id());
   const auto begin = world_.now();
-  const auto error = error_of([&] { world_.got(std::move(call)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
-  EXPECT_EQ(error->execution(), rpc::Execution::maybe_executed);
-  EXPECT_NE(std::string(error->what()).find("did not connect again within 20"), std::string::npos)
-      << error->what();
+  expect_error([&] { world_.got(std::move(call)); }, ErrorKind::peer_lost, rpc::Execution::maybe_executed,
+               part("did not connect again within 20"));
   EXPECT_GE(world_.now() - begin, 19s);
   EXPECT_LE(world_.now() - begin, 21s);
   EXPECT_FALSE(anna.core()->sessions().knows(bert.id()));
@@ -235,9 +225,7 @@ TEST_F(Sessions, APeerThatReturnsAfterTheTimeoutGetsTheError) {
   world_.run_for(10s);
   world_.network().heal();
   ASSERT_EQ(book_->cancelled, 1) << "the peer has given the caller up";
-  const auto error = error_of([&] { world_.got(std::move(call)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::lease_lost);
+  expect_error([&] { world_.got(std::move(call)); }, ErrorKind::lease_lost);
 }
 
 TEST_F(Sessions, TheExitOfAProcessIsDetectedAtOnce) {
@@ -281,10 +269,7 @@ TEST_F(Sessions, ANewIncarnationEndsTheSessionWithTheOldOne) {
   world_.network().heal();
   const auto begin = world_.now();
   world_.got(next.connect("sim://anna").ready());
-  const auto error = error_of([&] { world_.got(std::move(call)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
-  EXPECT_NE(std::string(error->what()).find("has replaced it"), std::string::npos) << error->what();
+  expect_error([&] { world_.got(std::move(call)); }, ErrorKind::peer_lost, part("has replaced it"));
   EXPECT_LE(world_.now() - begin, 10s);
 }
 

@@ -256,21 +256,15 @@ TEST_F(DeviceCalls, WithoutAMapAnArgumentIsRefused) {
 TEST_F(DeviceCalls, AResultThatTheMapDoesNotNameIsAnErrorAndOtherCallsContinue) {
   make({{"fake:0", "fake:1"}});
   for (int i = 0; i < 50; ++i) {
-    const auto error = error_of([&] { got(there().call<&Devices::made_on>("fake:3")); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), rpc::ErrorKind::failed_precondition);
-    EXPECT_NE(std::string(error->what()).find("a tensor on fake:3 has no device at 'here'"),
-              std::string::npos)
-        << error->what();
+    expect_error([&] { got(there().call<&Devices::made_on>("fake:3")); }, rpc::ErrorKind::failed_precondition,
+                 part("a tensor on fake:3 has no device at 'here'"));
     EXPECT_TRUE(got(there().call<&Devices::made_on>("cpu")).is_cpu());
   }
 }
 
 TEST_F(DeviceCalls, WithoutAMapAResultIsRefused) {
   make({});
-  const auto error = error_of([&] { got(there().call<&Devices::made_on>("fake:0")); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), rpc::ErrorKind::failed_precondition);
+  expect_error([&] { got(there().call<&Devices::made_on>("fake:0")); }, rpc::ErrorKind::failed_precondition);
   EXPECT_TRUE(got(there().call<&Devices::made_on>("cpu")).is_cpu());
 }
 
@@ -288,11 +282,8 @@ TEST_F(DeviceCalls, AMapToAMissingDeviceOfThePeerIsRefused) {
 
 TEST_F(DeviceCalls, AMapFromTheCpuToAMissingDeviceOfThePeerIsRefused) {
   make({{"cpu", "cuda:100"}});
-  const auto error = error_of([&] { got(there().call<&Devices::back>(at::ones({2}))); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), rpc::ErrorKind::invalid_argument);
-  EXPECT_NE(std::string(error->what()).find("names cuda:100, but this host has"), std::string::npos)
-      << error->what();
+  expect_error([&] { got(there().call<&Devices::back>(at::ones({2}))); }, rpc::ErrorKind::invalid_argument,
+               part("names cuda:100, but this host has"));
 }
 
 TEST_F(DeviceCalls, ADeviceThatItsCallsMapDoesNotNameIsRefused) {
@@ -313,12 +304,8 @@ TEST_F(DeviceCalls, ADeviceThatItsCallsMapDoesNotNameIsRefused) {
 
 TEST_F(DeviceCalls, AMapToADeviceThatThePeerWasNotGivenIsRefused) {
   make({{"fake:0", "fake:1"}}, {.devices = {fake(0)}});
-  const auto error = error_of([&] { got(there().call<&Devices::made_on>("cpu")); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), rpc::ErrorKind::invalid_argument);
-  EXPECT_NE(std::string(error->what()).find("fake:1, which is not among the devices of this agent"),
-            std::string::npos)
-      << error->what();
+  expect_error([&] { got(there().call<&Devices::made_on>("cpu")); }, rpc::ErrorKind::invalid_argument,
+               part("fake:1, which is not among the devices of this agent"));
 }
 
 TEST_F(DeviceCalls, ACalleeWithoutTheLayerRefusesMappedTensors) {
@@ -335,11 +322,9 @@ TEST_F(DeviceCalls, ACalleeWithoutTheLayerRefusesMappedTensors) {
 
 TEST_F(DeviceCalls, TensorsOfTwoDevicesInOneOperation) {
   make({{"fake:0", "fake:0"}, {"fake:1", "fake:1"}});
-  const auto error = error_of(
-      [&] { got(there().call<&Devices::mixed>(on("fake:0", at::ones({2})), on("fake:1", at::ones({2})))); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), rpc::ErrorKind::handler_failed);
-  EXPECT_NE(std::string(error->what()).find("to be on the same device"), std::string::npos) << error->what();
+  expect_error(
+      [&] { got(there().call<&Devices::mixed>(on("fake:0", at::ones({2})), on("fake:1", at::ones({2})))); },
+      rpc::ErrorKind::handler_failed, part("to be on the same device"));
 }
 
 // --- Streams ---

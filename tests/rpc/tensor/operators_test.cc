@@ -130,10 +130,8 @@ TEST_F(OperatorsTest, AFailedOperatorFailsTheWaitForAll) {
         return at::Tensor();
       }));
   calls.push_back(call_operator(peer_, "aten::mm", a, a));
-  const auto error = test::error_of([&] { got(rpc::when_all_or_error(std::move(calls))); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
-  EXPECT_NE(std::string(error->what()).find("aten::mm"), std::string::npos) << error->what();
+  expect_error([&] { got(rpc::when_all_or_error(std::move(calls))); }, ErrorKind::invalid_argument,
+               part("aten::mm"));
   EXPECT_FALSE(goes_on->sum.defined());
   held.release();
   goes_on->ended.wait();

@@ -434,10 +434,7 @@ TEST_P(ConnectionTest, ConnectingWithoutAListenerIsUnavailable) {
   Handover<Result<std::shared_ptr<Connection>>> made;
   transport_->connect(Address::parse(GetParam().nobody()), ours_, {},
                       [&](Result<std::shared_ptr<Connection>> result) { made.give(std::move(result)); });
-  const auto error = test::error_of([&] { return made.take().get(); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::unavailable);
-  EXPECT_EQ(error->execution(), Execution::not_sent);
+  expect_error([&] { return made.take().get(); }, ErrorKind::unavailable, Execution::not_sent);
 }
 
 TEST_P(ConnectionTest, AClosedListenerAcceptsNoConnectionAndItsConnectionsContinue) {
