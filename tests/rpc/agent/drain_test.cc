@@ -69,16 +69,6 @@ class DrainTest : public testing::Test {
 
 TEST_F(DrainTest, OfAnIdleAgentCompletesAtOnce) { got(cluster["b"].drain(1h)); }
 
-TEST_F(DrainTest, WaitsForServedCalls) {
-  auto call = to_b->call<&Worker::hang>();
-  at("b").began.wait();
-  auto drained = cluster["b"].drain(1h);
-  EXPECT_FALSE(drained.ready());
-  at("b").answer(5);
-  got(std::move(drained));
-  EXPECT_EQ(got(std::move(call)), 5) << "the caller gets the reply although the agent is draining";
-}
-
 TEST_F(DrainTest, WaitsUntilTheRepliesAreSent) {
   auto call = to_b->call<&Worker::hang>();
   at("b").began.wait();

@@ -1,8 +1,4 @@
 // Cancellation: the error at the caller, the notification of the handler, and the calls that it reaches.
-#include <asio/steady_timer.hpp>
-#include <asio/this_coro.hpp>
-#include <asio/use_awaitable.hpp>
-
 #include "tests/support/cluster.h"
 
 namespace weft::rpc::cancel_test {
@@ -52,27 +48,15 @@ class Patient {
     });
     cancelled.set();
   }
-  // Waits for an Asio timer. Asio's own cancellation ends the wait.
-  asio::awaitable<void> sleep() {
-    asio::steady_timer timer(co_await asio::this_coro::executor, std::chrono::hours{1});
-    began.set();
-    try {
-      co_await timer.async_wait(asio::use_awaitable);
-    } catch (const std::system_error& error) {
-      if (error.code() == asio::error::operation_aborted) cancelled.set();
-      throw;
-    }
-  }
   void block() {
     began.set();
     released.wait();
   }
   void count() { ++counted; }
 
-  using Service =
-      rpc::Service<"patient", Method<"hang", &Patient::hang>, Method<"hang_at", &Patient::hang_at>,
-                   Method<"go_on", &Patient::go_on>, Method<"sleep", &Patient::sleep>,
-                   Method<"block", &Patient::block>, Method<"count", &Patient::count>>;
+  using Service = rpc::Service<"patient", Method<"hang", &Patient::hang>,
+                               Method<"hang_at", &Patient::hang_at>, Method<"go_on", &Patient::go_on>,
+                               Method<"block", &Patient::block>, Method<"count", &Patient::count>>;
 
   Event began, cancelled, released;
   std::atomic<int> cancellations{0}, counted{0};
@@ -149,14 +133,6 @@ TEST_F(CancelTest, ReachesTheHandler) {
   got(to_b->call<&Patient::count>());
   EXPECT_EQ(at("b").cancellations, 1);
   EXPECT_FALSE(at("b").forgotten_ran);
-}
-
-TEST_F(CancelTest, CancelsTheWaitOfAnAwaitable) {
-  auto call = to_b->call<&Patient::sleep>();
-  at("b").began.wait();
-  call.cancel();
-  EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::cancelled);
-  at("b").cancelled.wait();
 }
 
 TEST_F(CancelTest, ReachesThroughAChainOfFutures) {

@@ -13,9 +13,6 @@ int twice(int n) {
   return 2 * n;
 }
 using Twice = Function<"twice", &twice>;
-std::string tenant(CallContext& call) { return call.metadata("tenant").value_or("none"); }
-using Tenant = Function<"tenant", &tenant>;
-
 // Records each hook invocation. Refuses or delays calls if its flags say that it should.
 class Recorder final : public Interceptor {
  public:
@@ -35,7 +32,6 @@ class Recorder final : public Interceptor {
                                      CallContext* serving) override {
     note("calling " + std::string(call.method()) + " of " + peer + (serving != nullptr ? " serving" : ""));
     if (refuse_calls) throw Error(ErrorKind::resource_exhausted, "quota");
-    if (!metadata.empty()) call.set_metadata("tenant", metadata);
     struct Watch final : CallWatch {
       explicit Watch(Recorder& r) : recorder(r) {}
       void ended(const std::exception_ptr& error) noexcept override {
@@ -59,7 +55,6 @@ class Recorder final : public Interceptor {
     gate_ = std::move(gate);
   }
   std::atomic<bool> refuse{false}, refuse_calls{false};
-  std::string metadata;
 
  private:
   std::optional<Future<void>> take_gate() {
@@ -79,7 +74,6 @@ class InterceptorTest : public testing::Test {
  protected:
   InterceptorTest() {
     cluster.add("server").serve<Twice>();
-    cluster["server"].serve<Tenant>();
     cluster.add("client");
     peer.emplace(cluster.peer("client", "server"));
     at_server->take();
@@ -124,13 +118,6 @@ TEST_F(InterceptorTest, TheCallWaitsForASuspendedInterceptor) {
   EXPECT_FALSE(call.ready());
   gate.complete(Result<void>{});
   EXPECT_EQ(got(std::move(call)), 8);
-}
-
-TEST_F(InterceptorTest, MetadataReachesTheCallee) {
-  EXPECT_EQ(got(peer->call<Tenant>()), "none");
-  at_client->metadata = "acme";
-  EXPECT_EQ(got(peer->call<Tenant>()), "acme");
-  EXPECT_EQ(got(peer->with({.retry = RetryPolicy{}}).call<Tenant>()), "acme") << "with every attempt";
 }
 
 TEST_F(InterceptorTest, TheCallerMayRefuseItsOwnCalls) {

@@ -78,6 +78,20 @@ class LimitsTest : public testing::TestWithParam<bool> {
     EXPECT_NE(std::string(error->what()).find(words), std::string::npos) << error->what();
   }
 
+  template <class T>
+  static void expect_not_sent(Future<T> call, const std::string& words) {
+    const auto error = error_of([&] { got(std::move(call)); });
+    expect_refused(error, words);
+    EXPECT_EQ(error->execution(), Execution::not_sent);
+  }
+  // in_flight: a call of hold() from before the refusals, whose reply shows that they did not end the
+  // connection.
+  void expect_answered(Future<std::uint64_t> in_flight) {
+    eventually("it is held", [&] { return store->held() == 1; });
+    store->release();
+    EXPECT_EQ(got(std::move(in_flight)), 100U) << "the connection is the same";
+  }
+
   std::shared_ptr<Store> store = std::make_shared<Store>();
   std::optional<Cluster> cluster;
   std::optional<Peer> to_b;
@@ -207,9 +221,7 @@ TEST_P(LimitsTest, OfAllCallsTogetherRefuseExcessCalls) {
     test::eventually("it is held", [&] { return store->held() == i + 1; });
   }
   for (const Peer& peer : {*to_b, from_c}) {
-    const auto error = error_of([&] { got(peer.call<&Store::length>("x")); });
-    expect_refused(error, "too many requests in flight, or too many bytes in them");
-    EXPECT_EQ(error->execution(), Execution::not_sent);
+    expect_not_sent(peer.call<&Store::length>("x"), "too many requests in flight, or too many bytes in them");
   }
   EXPECT_EQ((*cluster)["b"].counts().calls_shed, 2U);
   EXPECT_EQ(store->held(), 4U) << "calls that are already served continue";
@@ -226,9 +238,8 @@ TEST_P(LimitsTest, OfCallsInFlightBoundTheMemoryOfACaller) {
   std::vector<Future<std::uint64_t>> calls;
   calls.push_back(to_b->call<&Store::hold>(bytes(1500)));
   calls.push_back(to_b->call<&Store::hold>(bytes(4000)));
-  const auto error = error_of([&] { got(to_b->call<&Store::hold>(bytes(1500))); });
-  expect_refused(error, "too many calls in flight, or too many bytes in them");
-  EXPECT_EQ(error->execution(), Execution::not_sent);
+  expect_not_sent(to_b->call<&Store::hold>(bytes(1500)),
+                  "too many calls in flight, or too many bytes in them");
   calls.push_back(to_b->call<&Store::hold>(Buffer()));
   expect_refused(error_of([&] { got(to_b->call<&Store::length>("a fourth")); }), "too many calls in flight");
   test::eventually("three are held", [&] { return store->held() == 3; });
@@ -247,9 +258,8 @@ TEST_P(LimitsTest, OfCallsInFlightAlsoCountValues) {
   test::eventually("the call that connected is complete", idle);
   std::vector<Future<std::uint64_t>> calls;
   for (int i = 0; i < 3; ++i) calls.push_back(to_b->call<&Store::hold_text>(std::string(4000, 'x')));
-  const auto error = error_of([&] { got(to_b->call<&Store::hold_text>(std::string(4000, 'x'))); });
-  expect_refused(error, "too many calls in flight, or too many bytes in them");
-  EXPECT_EQ(error->execution(), Execution::not_sent);
+  expect_not_sent(to_b->call<&Store::hold_text>(std::string(4000, 'x')),
+                  "too many calls in flight, or too many bytes in them");
   EXPECT_EQ(got(to_b->call<&Store::length>("a short one")), 11U);
   test::eventually("three are held", [&] { return store->held() == 3; });
   EXPECT_GE((*cluster)["a"].counts().waiting_bytes, 12'000U);
@@ -264,21 +274,14 @@ TEST_P(LimitsTest, OfOneMessageAreReportedToItsSender) {
   const Limits limits{.message = 100'000, .header = 10'000, .attachments = 3};
   start(limits, limits);
   auto in_flight = to_b->call<&Store::hold>(bytes(100));
-  const auto refused = [&](auto call, const std::string& words) {
-    const auto error = error_of([&] { got(std::move(call)); });
-    expect_refused(error, words);
-    EXPECT_EQ(error->execution(), Execution::not_sent);
-  };
-  refused(to_b->call<&Store::size>(std::vector{bytes(60'000), bytes(60'000)}),
-          "store.size: a message with 120064 bytes: the limit is 100000");
-  refused(to_b->call<&Store::size>(std::vector(4, bytes(2000))),
-          "store.size: a message with 4 tensors or Buffers: the limit is 3");
-  refused(to_b->call<&Store::length>(std::string(20'000, 'x')),
-          "bytes of small values (send large ones as tensors or Buffers): the limit is 10000");
+  expect_not_sent(to_b->call<&Store::size>(std::vector{bytes(60'000), bytes(60'000)}),
+                  "store.size: a message with 120064 bytes: the limit is 100000");
+  expect_not_sent(to_b->call<&Store::size>(std::vector(4, bytes(2000))),
+                  "store.size: a message with 4 tensors or Buffers: the limit is 3");
+  expect_not_sent(to_b->call<&Store::length>(std::string(20'000, 'x')),
+                  "bytes of small values (send large ones as tensors or Buffers): the limit is 10000");
   EXPECT_EQ(got(to_b->call<&Store::size>(std::vector{bytes(40'000), bytes(40'000)})), 80'000U);
-  test::eventually("it is held", [&] { return store->held() == 1; });
-  store->release();
-  EXPECT_EQ(got(std::move(in_flight)), 100U) << "the connection is the same";
+  expect_answered(std::move(in_flight));
 }
 
 TEST_P(LimitsTest, OfOneMessageApplyToReplies) {
@@ -289,37 +292,26 @@ TEST_P(LimitsTest, OfOneMessageApplyToReplies) {
                  "b: store.make: a message with 200000 bytes: the limit is 100000");
   expect_refused(error_of([&] { got(to_b->call<&Store::write>(20'000)); }), "bytes of small values");
   EXPECT_EQ(got(to_b->call<&Store::make>(50'000)).size(), 50'000U);
-  test::eventually("it is held", [&] { return store->held() == 1; });
-  store->release();
-  EXPECT_EQ(got(std::move(in_flight)), 100U) << "the connection is the same";
+  expect_answered(std::move(in_flight));
 }
 
 TEST_P(LimitsTest, ThatOnlyTheReceiverHasAreKnownToTheSender) {
   start({}, {.message = 100'000, .header = 10'000, .attachments = 3});
   auto in_flight = to_b->call<&Store::hold>(bytes(100));
-  test::eventually("it is held", [&] { return store->held() == 1; });
-  const auto refused = [&](auto call, const std::string& words) {
-    const auto error = error_of([&] { got(std::move(call)); });
-    expect_refused(error, words);
-    EXPECT_EQ(error->execution(), Execution::not_sent);
-  };
-  refused(to_b->call<&Store::size>(std::vector{bytes(200'000)}),
-          "store.size: a message with 200000 bytes: the peer's limit is 100000");
-  refused(to_b->call<&Store::size>(std::vector(4, bytes(2000))), "the peer's limit is 3");
-  refused(to_b->call<&Store::length>(std::string(20'000, 'x')), "the peer's limit is 10000");
-  store->release();
-  EXPECT_EQ(got(std::move(in_flight)), 100U) << "the connection is the same";
+  expect_not_sent(to_b->call<&Store::size>(std::vector{bytes(200'000)}),
+                  "store.size: a message with 200000 bytes: the peer's limit is 100000");
+  expect_not_sent(to_b->call<&Store::size>(std::vector(4, bytes(2000))), "the peer's limit is 3");
+  expect_not_sent(to_b->call<&Store::length>(std::string(20'000, 'x')), "the peer's limit is 10000");
+  expect_answered(std::move(in_flight));
 }
 
 TEST_P(LimitsTest, OfTheCallerAreKnownToTheCallee) {
   start({.message = 100'000, .header = 10'000}, {});
   auto in_flight = to_b->call<&Store::hold>(bytes(100));
-  test::eventually("it is held", [&] { return store->held() == 1; });
   expect_refused(error_of([&] { got(to_b->call<&Store::make>(200'000)); }),
                  "b: store.make: a message with 200000 bytes: the peer's limit is 100000");
   expect_refused(error_of([&] { got(to_b->call<&Store::write>(20'000)); }), "the peer's limit is 10000");
-  store->release();
-  EXPECT_EQ(got(std::move(in_flight)), 100U) << "the connection is the same";
+  expect_answered(std::move(in_flight));
 }
 
 TEST_P(LimitsTest, OfNestingFailOnlyTheCall) {
@@ -336,9 +328,7 @@ TEST_P(LimitsTest, OfNestingFailOnlyTheCall) {
   };
   EXPECT_EQ(got(to_b->call<&Store::depth>(tree(2))), 2);
   expect_error([&] { got(to_b->call<&Store::depth>(tree(30))); }, ErrorKind::protocol_error);
-  test::eventually("it is held", [&] { return store->held() == 1; });
-  store->release();
-  EXPECT_EQ(got(std::move(in_flight)), 100U) << "the connection is the same";
+  expect_answered(std::move(in_flight));
 }
 
 TEST(RoomOfAllConnections, IsAwaitedByLargeRequests) {

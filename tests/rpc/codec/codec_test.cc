@@ -28,22 +28,18 @@ bool same(const Buffer& a, const Buffer& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
-template <class T>
+template <class... Types>
 void both_ends() {
-  for (const T value : {std::numeric_limits<T>::min(), T{0}, T{1}, std::numeric_limits<T>::max()})
-    EXPECT_EQ(travel(value), value) << type_text<T>();
+  const auto one = []<class T>(T) {
+    for (const T value : {std::numeric_limits<T>::min(), T{0}, T{1}, std::numeric_limits<T>::max()})
+      EXPECT_EQ(travel(value), value) << type_text<T>();
+  };
+  (one(Types{}), ...);
 }
 
 TEST(Codec, IntegersRoundTrip) {
-  both_ends<std::int8_t>();
-  both_ends<std::int16_t>();
-  both_ends<std::int32_t>();
-  both_ends<std::int64_t>();
-  both_ends<std::uint8_t>();
-  both_ends<std::uint16_t>();
-  both_ends<std::uint32_t>();
-  both_ends<std::uint64_t>();
-  both_ends<long long>();
+  both_ends<std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t,
+            std::uint64_t, long long>();
 }
 
 TEST(Codec, FloatingPointNumbersKeepTheirBits) {

@@ -55,51 +55,21 @@ namespace {
 
 std::string again(std::string_view text) { return text_of(*ParsedType::parse(text)); }
 
-template <class T>
+template <class... Types>
 void round_trip() {
-  const std::string text = type_text<T>();
-  EXPECT_EQ(again(text), text);
+  for (const std::string& text : {type_text<Types>()...}) EXPECT_EQ(again(text), text);
 }
 
 TEST(TypeGrammar, ReadsTheTypeTextOfEveryCodec) {
-  round_trip<bool>();
-  round_trip<std::int8_t>();
-  round_trip<std::int16_t>();
-  round_trip<std::int32_t>();
-  round_trip<std::int64_t>();
-  round_trip<std::uint8_t>();
-  round_trip<std::uint16_t>();
-  round_trip<std::uint32_t>();
-  round_trip<std::uint64_t>();
-  round_trip<float>();
-  round_trip<double>();
-  round_trip<std::string>();
-  round_trip<Buffer>();
-  round_trip<void>();
-  round_trip<Unit>();
-  round_trip<Color>();
-  round_trip<Switch>();
-  round_trip<std::vector<std::byte>>();
-  round_trip<std::vector<std::vector<std::optional<int>>>>();
-  round_trip<std::array<double, 3>>();
-  round_trip<std::map<std::string, std::map<int, Color>>>();
-  round_trip<std::unordered_map<bool, Point>>();
-  round_trip<std::optional<std::optional<std::string>>>();
-  round_trip<std::tuple<>>();
-  round_trip<std::tuple<int>>();
-  round_trip<std::tuple<int, std::pair<float, Buffer>>>();
-  round_trip<std::variant<int>>();
-  round_trip<std::variant<int, int, std::variant<std::string, Unit>, std::optional<Point>>>();
-  round_trip<Empty>();
-  round_trip<std::vector<Empty>>();
-  round_trip<Point>();
-  round_trip<Tree>();
-  round_trip<std::pair<Tree, Tree>>();
-  round_trip<Box<unsigned int>>();
-  round_trip<nested::Outer>();
-  round_trip<CapnpMessage<test::schema::Order>>();
-  round_trip<std::vector<CapnpMessage<test::schema::Order>>>();
-  round_trip<MethodInfo>();
+  round_trip<bool, std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t, std::uint16_t,
+             std::uint32_t, std::uint64_t, float, double, std::string, Buffer, void, Unit, Color, Switch>();
+  round_trip<std::vector<std::byte>, std::vector<std::vector<std::optional<int>>>, std::array<double, 3>,
+             std::map<std::string, std::map<int, Color>>, std::unordered_map<bool, Point>,
+             std::optional<std::optional<std::string>>, std::tuple<>, std::tuple<int>,
+             std::tuple<int, std::pair<float, Buffer>>, std::variant<int>,
+             std::variant<int, int, std::variant<std::string, Unit>, std::optional<Point>>>();
+  round_trip<Empty, std::vector<Empty>, Point, Tree, std::pair<Tree, Tree>, Box<unsigned int>, nested::Outer,
+             CapnpMessage<test::schema::Order>, std::vector<CapnpMessage<test::schema::Order>>, MethodInfo>();
   // Types of other layers.
   for (const std::string_view text : {"tensor", "[tensor?]", "rref<f64>", "rref<Point{x:f64,y:f64}>",
                                       "rref<market>", "rref<weft.store>", "rref<object>", "any", "market"})

@@ -1,8 +1,8 @@
 #include <weft/rpc/core/blocking_executor.h>
 
-#include <thread>
+#include <gtest/gtest.h>
 
-#include "tests/support/errors.h"
+#include <thread>
 
 namespace weft::rpc::blocking_executor_test {
 namespace {
@@ -19,16 +19,6 @@ TEST(BlockingExecutor, TheTaskRunsOnTheCallingThread) {
   std::thread completing([&] { promise.complete(1); });
   EXPECT_EQ(BlockingExecutor().run(Body::run(std::move(future))), std::this_thread::get_id());
   completing.join();
-}
-
-TEST(BlockingExecutor, RethrowsTheExceptionOfTheTask) {
-  struct Body {
-    static Task<int> run() {
-      throw Error(ErrorKind::not_found, "x");
-      co_return 0;
-    }
-  };
-  EXPECT_EQ(test::kind_of([] { return BlockingExecutor().run(Body::run()); }), ErrorKind::not_found);
 }
 
 TEST(BlockingExecutor, ManyRoundsWithAnotherThread) {

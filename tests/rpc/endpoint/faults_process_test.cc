@@ -173,40 +173,6 @@ TEST(StandstillTest, AStoppedPeerIsLostAndReconnectsWhenItContinues) {
   EXPECT_EQ(peer.identity(), id) << "it never died";
 }
 
-TEST(SlowReaderTest, BoundsTheMemoryOfItsCallerAndDelaysNoOtherPeer) {
-  Child other = vault();
-  const std::string there = other.line();
-  auto with = options("client", "");
-  with.limits.outgoing_bytes = std::uint64_t{8} << 20;
-  with.limits.outgoing_calls = 500;
-  Agent client(std::move(with));
-  Socket listener = Socket::listening();
-  const Peer slow = client.connect(listener.address());
-  std::vector<Future<std::uint64_t>> calls;
-  for (int i = 0; i < 1000; ++i) calls.push_back(slow.call<&Vault::put>(Buffer::allocate(64 << 10)));
-  Socket reader = listener.accept();
-  HelloInfo hello;
-  hello.name = "slow";
-  hello.incarnation = 7;
-  ASSERT_TRUE(reader.send(OutgoingMessage::hello(hello).head.bytes()));
-  EXPECT_LE(client.counts().waiting_bytes, (std::uint64_t{8} << 20) + (64 << 10));
-  EXPECT_LE(client.counts().waiting, 500U);
-  std::size_t refused = 0;
-  for (auto& call : calls)
-    if (call.ready()) {
-      EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::resource_exhausted);
-      ++refused;
-    }
-  EXPECT_GE(refused, 500U);
-  // Between two frames, other peers are served.
-  for (int i = 0; i < 20; ++i) {
-    ASSERT_TRUE(reader.next());
-    EXPECT_EQ(got(client.connect(there).call<&Vault::one>()), 1);
-  }
-  EXPECT_EQ(kind_of([&] { got(slow.with({.timeout = 50ms}).call<&Vault::one>()); }),
-            ErrorKind::deadline_exceeded);
-}
-
 // The peer does not listen, so only the end of its process distinguishes its death from a lost connection.
 TEST(AbsenceTest, EndsWithTheProcessOfAPeerOnThisHost) {
   Child caller([](int, int orders) {

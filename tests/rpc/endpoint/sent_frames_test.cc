@@ -15,33 +15,6 @@ Prefix prefix_of(const OutboundFrame& frame) {
 }
 std::uint64_t id_of(const OutboundFrame& frame) { return prefix_of(frame).call_id; }
 
-TEST(SentFramesTest, AreSentAgainInTheirOrderUntilTheyAreAcknowledged) {
-  SentFrames frames;
-  for (std::uint64_t id = 10; id < 15; ++id) EXPECT_EQ(frames.keep(frame(FrameKind::reply, id)), id - 10);
-  for (std::uint64_t id = 10; id < 13; ++id) EXPECT_EQ(id_of(frames.next()), id);
-  frames.acknowledge(2);
-  EXPECT_EQ(frames.first(), 2U);
-  frames.rewind();
-  for (std::uint64_t id = 12; id < 15; ++id) EXPECT_EQ(id_of(frames.next()), id);
-  EXPECT_FALSE(frames.has_unsent());
-  EXPECT_GT(frames.reply_bytes(), 0U);
-  frames.acknowledge(5);
-  EXPECT_EQ(frames.bytes() + frames.reply_bytes(), 0U);
-  EXPECT_EQ(frames.keep(frame(FrameKind::reply, 15)), 5U);
-}
-
-// Frames may be acknowledged that were not sent over the latest connection.
-TEST(SentFramesTest, AnAcknowledgementSkipsUnsentFrames) {
-  SentFrames frames;
-  for (std::uint64_t id = 0; id < 4; ++id) frames.keep(frame(FrameKind::request, id));
-  frames.rewind();
-  frames.acknowledge(3);
-  EXPECT_EQ(frames.unsent(), 3U);
-  EXPECT_EQ(id_of(frames.next()), 3U);
-  frames.acknowledge(2);
-  EXPECT_EQ(frames.first(), 3U) << "an older number has no effect";
-}
-
 TEST(SentFramesTest, AWithdrawnRequestKeepsItsNumber) {
   SentFrames frames;
   auto request = frame(FrameKind::request, 7);

@@ -70,24 +70,6 @@ TEST(Job, JoinWaitsForAllRanks) {
   EXPECT_EQ(members[1].members().size(), 3u);
 }
 
-TEST(Job, RunsCollectives) {
-  Members members;
-  members.join();
-  auto barriers = members.all([](Job& job) { return job.barrier({.timeout = 20s}); });
-  for (auto& barrier : barriers) test::got(std::move(barrier));
-  auto gathered = members.all([](Job& job) { return job.all_gather(job.rank() * 10, {.timeout = 20s}); });
-  const std::map<std::string, std::size_t> expected{{"worker0", 0}, {"worker1", 10}, {"worker2", 20}};
-  for (auto& values : gathered) EXPECT_EQ(test::got(std::move(values)), expected);
-  for (auto& quiet : members.all([](Job& job) { return job.quiesce({.timeout = 20s}); }))
-    test::got(std::move(quiet));
-}
-
-TEST(Job, ABarrierFailsIfAMemberDoesNotCallIt) {
-  Members members;
-  members.join();
-  test::expect_error(members[0].barrier({.timeout = 100ms}), ErrorKind::deadline_exceeded, "worker1");
-}
-
 TEST(Job, ServesUntilAllMembersShutDown) {
   Members members;
   members.join();

@@ -333,14 +333,6 @@ TEST_P(StreamCallTest, OpenStreamsAreLimited) {
              [&] { return kind_of([&] { (void)got(server->call<&Market::count>(5)); }) == std::nullopt; });
 }
 
-TEST_P(StreamCallTest, ManyAtOnce) {
-  std::vector<Stream<std::int64_t>> open;
-  for (int i = 0; i < 20; ++i) open.push_back(got(server->call<&Market::count>(100)));
-  for (std::int64_t i = 0; i < 100; ++i)
-    for (auto& stream : open) ASSERT_EQ(got(stream.next()), i);
-  for (auto& stream : open) EXPECT_EQ(got(stream.next()), std::nullopt);
-}
-
 TEST_P(StreamCallTest, OfASelfCallKeepsItsSemantics) {
   const Peer self = cluster["server"].peer("server");
   EXPECT_EQ(all_of(got(self.call<&Market::count>(30))).size(), 30U);

@@ -336,14 +336,6 @@ TEST_F(TlsStreamTest, ATruncatedStreamIsAnError) {
   }
 }
 
-TEST_F(TlsStreamTest, AnEndWithoutACloseIsAnError) {
-  TlsPair pair(client_, server_);
-  pair.run();
-  pair.client->drop();
-  pair.loop->run();
-  EXPECT_EQ(pair.server->read_error(), TlsError::truncated);
-}
-
 TEST_F(TlsStreamTest, BytesBeforeAnEndAreDeliveredBeforeIt) {
   Bare pair(client_, server_);
   pair.shake_hands();

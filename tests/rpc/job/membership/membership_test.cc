@@ -323,15 +323,6 @@ TEST_P(MembershipTest, NoMemberJoinsAFixedWorldTwice) {
   for (const std::size_t rank : {0, 2}) EXPECT_EQ(job[rank].core()->job_error(), std::nullopt);
 }
 
-TEST_P(MembershipTest, MembersMayHaveOtherNames) {
-  Job job(GetParam(), 2);
-  auto host = rpc::Job(job.start(0, "parameters")).wait_for(2);
-  auto& trainer = job.start(1, "trainer");
-  rpc::Job(trainer).wait_for(2).get();
-  host.get();
-  EXPECT_EQ(trainer.peer("parameters").call<&Worker::who>().get(), "parameters");
-}
-
 TEST_P(MembershipTest, FixedAndElasticMembersAreNotMixed) {
   const auto open = [](MemberOptions& options) {
     options.rendezvous.fixed_world = false;
@@ -360,6 +351,22 @@ TEST_P(MembershipTest, FixedAndElasticMembersAreNotMixed) {
                "this job is an elastic world, and 'visitor' tried to join a fixed world (2)");
   rpc::Job(job.start(Rendezvous::no_rank, "visitor")).wait_for(2).get();
   EXPECT_EQ(test::kind_of([&] { return rpc::Job(job[0]).peer(0).name(); }), ErrorKind::failed_precondition);
+}
+
+TEST(Membership, ListsTheNamesAndRanksOfAll) {
+  Job job(in_process, 4);
+  job.start_all();
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    std::map<std::string, std::optional<std::size_t>> ranks;
+    for (const Member& member : rpc::Job(job[rank]).members()) {
+      ranks[member.name] = member.rank;
+      EXPECT_EQ(member.id(), job[member.name].id());
+      EXPECT_EQ(member.addresses, job[member.name].addresses());
+    }
+    EXPECT_EQ(ranks, (std::map<std::string, std::optional<std::size_t>>{
+                         {"worker0", 0}, {"worker1", 1}, {"worker2", 2}, {"worker3", 3}}))
+        << rank;
+  }
 }
 
 // The ranks of a later job at the same address, before those of the first job have joined.

@@ -105,25 +105,6 @@ TEST_F(StoreTableTest, DroppedWaitsLeaveNothing) {
 
 // --- Leases ---
 
-TEST_F(StoreTableTest, ALeaseEndsWhenItHasNotBeenRenewedInTime) {
-  table_.grant(7, 1s, now_);
-  table_.grant(8, 1s, now_);
-  table_.set("seven", "", 7, jobs_);
-  table_.set("eight", "", 8, jobs_);
-  pass_in_ticks(900ms);
-  table_.renew(8, now_);
-  pass_in_ticks(100ms);
-  EXPECT_EQ(table_.find("seven"), nullptr);
-  EXPECT_NE(table_.find("eight"), nullptr);
-  pass_in_ticks(899ms);
-  EXPECT_TRUE(table_.has_lease(8));
-  pass_in_ticks(1ms);
-  EXPECT_FALSE(table_.has_lease(8));
-  EXPECT_EQ(table_.find("eight"), nullptr);
-  EXPECT_EQ(test::kind_of([&] { return table_.renew(8, now_), 0; }), ErrorKind::lease_lost);
-  EXPECT_EQ(test::kind_of([&] { return table_.set("eight", "", 8, jobs_), 0; }), ErrorKind::lease_lost);
-}
-
 TEST_F(StoreTableTest, ARenewalCountsFromItsOwnTimeNotFromTheLastTick) {
   table_.grant(7, 1s, now_);
   pass(200ms);

@@ -122,8 +122,6 @@ class StripedStreamTest : public testing::Test {
   std::vector<std::unique_ptr<PairedStream>> streams_;  // of the peer
 };
 
-const std::vector<std::size_t> all_sizes{100, 5'000'001, 1'048'576, 0, 300'000};
-
 void expect_request(const InboundFrame& got, std::uint64_t id, const std::vector<std::size_t>& sizes) {
   const OutboundFrame expected = request(id, sizes);
   EXPECT_EQ(got.prefix.call_id, id);
@@ -134,22 +132,6 @@ void expect_request(const InboundFrame& got, std::uint64_t id, const std::vector
 }
 
 // --- Blocks ---
-
-TEST_F(StripedStreamTest, TheBlocksAreOnTheStreamsInTurn) {
-  connect_striped(3, 16 << 20);
-  const std::string bytes =
-      bytes_of(request(1, all_sizes)) + bytes_of(request(2)) + bytes_of(request(3, {9}));
-  const auto expected = striped(bytes, 3);
-  connection_->send(request(1, all_sizes));
-  connection_->send(request(2));
-  connection_->send(request(3, {9}));
-  loop_->run();
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(read(*streams_[i]) == expected[i]) << i;
-  write_all(expected);
-  ASSERT_EQ(frames().size(), 3U);
-  expect_request(frames()[0], 1, all_sizes);
-  expect_request(frames()[2], 3, {9});
-}
 
 TEST_F(StripedStreamTest, TheBlockOfTheLastFrameBeforeThemStaysOnTheFirstStream) {
   connect(2, 16 << 20);

@@ -39,24 +39,6 @@ class PeerMemoryTest : public testing::Test {
   PeerMemory::Nonce nonce_{};
 };
 
-TEST_F(PeerMemoryTest, TheKernelIdentifiesThePeer) {
-  EXPECT_EQ(peer_user(here_.get()), ::geteuid());
-  EXPECT_TRUE(memory_->alive());
-}
-
-TEST_F(PeerMemoryTest, ReadsAllRequestedBytes) {
-  const test::Pattern pattern(1);
-  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{4097}, std::size_t{5'000'001}}) {
-    std::vector<std::byte> from(size), into(size);
-    for (std::size_t at = 0; at < size; at += 100'000) {
-      const auto part = pattern.at(at, std::min<std::size_t>(size - at, 100'000));
-      std::memcpy(from.data() + at, part.data(), part.size());
-    }
-    EXPECT_FALSE(read(address(from.data()), into));
-    EXPECT_EQ(from, into);
-  }
-}
-
 // The same window of memory over and over, so that much address space costs little memory.
 class Windows {
  public:

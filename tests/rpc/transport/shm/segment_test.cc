@@ -29,28 +29,6 @@ Descriptor memory(std::size_t size, int seals) {
 
 const std::size_t page = ShmSegment::page_size();
 
-TEST(ShmSegment, BothSidesSeeTheSameBytes) {
-  const ShmSegment ours = ShmSegment::create(64U << 10);
-  const ShmSegment theirs = ShmSegment::open(Descriptor(::dup(ours.descriptor())), most);
-  EXPECT_EQ(theirs.capacity(), 64U << 10);
-  EXPECT_NE(ours.data(), theirs.data());
-  std::memcpy(ours.control(), "control", 8);
-  std::memcpy(ours.data(), "data", 5);
-  EXPECT_STREQ(reinterpret_cast<char*>(theirs.control()), "control");
-  EXPECT_STREQ(reinterpret_cast<char*>(theirs.data()), "data");
-}
-
-TEST(ShmSegment, TheDataIsMappedTwice) {
-  const ShmSegment segment = ShmSegment::create(64U << 10);
-  const std::size_t capacity = segment.capacity();
-  std::memcpy(segment.data() + capacity - 3, "abcdef", 7);
-  EXPECT_STREQ(reinterpret_cast<char*>(segment.data()), "def");
-  segment.data()[0] = std::byte{'x'};
-  EXPECT_EQ(segment.data()[capacity], std::byte{'x'});
-  segment.data()[2 * capacity - 1] = std::byte{'y'};
-  EXPECT_EQ(segment.data()[capacity - 1], std::byte{'y'});
-}
-
 TEST(ShmSegment, IsZeroedAndTouchesNoPage) {
   const ShmSegment segment = ShmSegment::create(1U << 20);
   std::vector<unsigned char> resident((page + 2 * segment.capacity()) / page, 1);

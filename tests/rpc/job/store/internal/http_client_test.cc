@@ -79,14 +79,6 @@ TEST_F(HttpClientTest, KeepsAConnectionForTheNextRequest) {
   EXPECT_EQ(server.connections(), 2);
 }
 
-TEST_F(HttpClientTest, AnErrorStatusIsAResponse) {
-  Server server([](const Server::Request&) { return Server::Answer{Server::status(503, "not now")}; });
-  connect_to({server.port()});
-  const HttpResponse response = post(request());
-  EXPECT_EQ(response.status, 503U);
-  EXPECT_EQ(response.body, "not now");
-}
-
 TEST_F(HttpClientTest, UsesTheNextServerIfOneCannotBeReached) {
   Server server([](const Server::Request&) { return Server::Answer{Server::ok("")}; });
   const ClosedPort a, b;
