@@ -1,5 +1,7 @@
 // Peers in separate processes that die, are stopped, do not read, or connect by the thousand.
+#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/core/handler_pool.h>
+#include <weft/rpc/rpc.h>
 #include <weft/rpc/transport/shm/shm_transport.h>
 #include <weft/rpc/transport/tcp_transport.h>
 
@@ -10,6 +12,7 @@
 
 #include "tests/support/child.h"
 #include "tests/support/cluster.h"
+#include "tests/support/errors.h"
 #include "tests/support/leaks.h"
 #include "tests/support/loopback.h"
 #include "tests/support/raw_peer.h"
@@ -20,8 +23,14 @@ namespace weft::rpc::faults_process_test {
 namespace {
 
 using namespace std::chrono_literals;
-using namespace test;
 using probe::Socket;
+using test::Child;
+using test::error_of;
+using test::eventually;
+using test::got;
+using test::kind_of;
+using test::line_of;
+using test::say;
 
 class Vault {
  public:
@@ -103,7 +112,10 @@ TEST_P(DeathTest, OfTheCalleeDuringATensorIsReportedToTheCaller) {
   auto take = peer.call<&Vault::take>(std::size_t{64} << 20);
   eventually("both calls are in flight", [&] { return client.counts().waiting == 2; });
   server.kill();
-  expect_error([&] { got(std::move(put)); }, ErrorKind::peer_lost, Execution::maybe_executed);
+  const auto error = error_of([&] { got(std::move(put)); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
+  EXPECT_EQ(error->execution(), Execution::maybe_executed);
   // This call counts from its creation, and may not have been sent before the kill.
   const auto second = error_of([&] { got(std::move(take)); });
   ASSERT_TRUE(second);
@@ -166,11 +178,48 @@ TEST(StandstillTest, AStoppedPeerIsLostAndReconnectsWhenItContinues) {
   const Peer peer = client.connect(address);
   const AgentId id = got(peer.ready());
   server.stop();
-  expect_error([&] { got(peer.call<&Vault::one>()); }, ErrorKind::peer_lost, part("nothing was received"));
+  const auto error = error_of([&] { got(peer.call<&Vault::one>()); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
+  EXPECT_NE(std::string(error->what()).find("nothing was received"), std::string::npos) << error->what();
   server.go_on();
   eventually("it is reached again",
              [&] { return !kind_of([&] { got(peer.call<&Vault::one>()); }).has_value(); });
   EXPECT_EQ(peer.identity(), id) << "it never died";
+}
+
+TEST(SlowReaderTest, BoundsTheMemoryOfItsCallerAndDelaysNoOtherPeer) {
+  Child other = vault();
+  const std::string there = other.line();
+  auto with = options("client", "");
+  with.limits.outgoing_bytes = std::uint64_t{8} << 20;
+  with.limits.outgoing_calls = 500;
+  Agent client(std::move(with));
+  Socket listener = Socket::listening();
+  const Peer slow = client.connect(listener.address());
+  std::vector<Future<std::uint64_t>> calls;
+  for (int i = 0; i < 1000; ++i) calls.push_back(slow.call<&Vault::put>(Buffer::allocate(64 << 10)));
+  Socket reader = listener.accept();
+  HelloInfo hello;
+  hello.name = "slow";
+  hello.incarnation = 7;
+  ASSERT_TRUE(reader.send(OutgoingMessage::hello(hello).head.bytes()));
+  EXPECT_LE(client.counts().waiting_bytes, (std::uint64_t{8} << 20) + (64 << 10));
+  EXPECT_LE(client.counts().waiting, 500U);
+  std::size_t refused = 0;
+  for (auto& call : calls)
+    if (call.ready()) {
+      EXPECT_EQ(kind_of([&] { got(std::move(call)); }), ErrorKind::resource_exhausted);
+      ++refused;
+    }
+  EXPECT_GE(refused, 500U);
+  // Between two frames, other peers are served.
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(reader.next());
+    EXPECT_EQ(got(client.connect(there).call<&Vault::one>()), 1);
+  }
+  EXPECT_EQ(kind_of([&] { got(slow.with({.timeout = 50ms}).call<&Vault::one>()); }),
+            ErrorKind::deadline_exceeded);
 }
 
 // The peer does not listen, so only the end of its process distinguishes its death from a lost connection.
