@@ -95,7 +95,6 @@ TEST_F(DeadlineTest, FailsACallWithoutAReply) {
   EXPECT_EQ(got(to_b->call<&Clockwork::left>()), std::nullopt) << "the late answer harms nobody";
 }
 
-// A wait that times out is not a deadline of the call. The call continues.
 TEST_F(DeadlineTest, AWaitThatTimesOutNamesTheCallAndDoesNotCancelIt) {
   for (const CallOptions& options : {CallOptions{}, CallOptions{.retry = RetryPolicy{}}}) {
     auto call = to_b->with(options).call<&Clockwork::hang>();

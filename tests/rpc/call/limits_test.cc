@@ -155,7 +155,6 @@ TEST_P(LimitsTest, OfNotificationsReturnTheirCredit) {
       << "more than the credit of either kind went before it";
 }
 
-// Notifications beyond Limits::in_flight of the callee wait.
 TEST_P(LimitsTest, OfNotificationsMakeThemWait) {
   for (const std::uint64_t in_flight : {std::uint64_t{4} << 20, std::uint64_t{16} << 20}) {
     start({.in_flight = in_flight}, {.in_flight = in_flight});

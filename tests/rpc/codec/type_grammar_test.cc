@@ -179,7 +179,6 @@ TEST(TypeGrammar, SizeIsLimited) {
             std::string::npos);
 }
 
-// Mutated texts: each either round-trips or is refused with an Error.
 TEST(TypeGrammar, RandomTextsRoundTripOrAreRefused) {
   const std::string_view seeds[] = {
       "(str,i32?,Quote{symbol:str,price:f64})",

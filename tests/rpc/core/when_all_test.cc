@@ -131,7 +131,6 @@ TEST(WhenAllOrError, ThreadsMayCompleteAndFailThemAtOnce) {
   }
 }
 
-// The outcome of each call: no error hides another one.
 TEST(WhenAll, OfResultsHasEachErrorAtItsIndex) {
   Promise<int> good, bad;
   std::vector<Future<Result<int>>> results;

@@ -1,7 +1,5 @@
 // Peers in separate processes that die, are stopped, do not read, or connect by the thousand.
-#include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/core/handler_pool.h>
-#include <weft/rpc/rpc.h>
 #include <weft/rpc/transport/shm/shm_transport.h>
 #include <weft/rpc/transport/tcp_transport.h>
 
@@ -12,7 +10,6 @@
 
 #include "tests/support/child.h"
 #include "tests/support/cluster.h"
-#include "tests/support/errors.h"
 #include "tests/support/leaks.h"
 #include "tests/support/loopback.h"
 #include "tests/support/raw_peer.h"
@@ -23,14 +20,8 @@ namespace weft::rpc::faults_process_test {
 namespace {
 
 using namespace std::chrono_literals;
+using namespace test;
 using probe::Socket;
-using test::Child;
-using test::error_of;
-using test::eventually;
-using test::got;
-using test::kind_of;
-using test::line_of;
-using test::say;
 
 class Vault {
  public:
@@ -112,10 +103,7 @@ TEST_P(DeathTest, OfTheCalleeDuringATensorIsReportedToTheCaller) {
   auto take = peer.call<&Vault::take>(std::size_t{64} << 20);
   eventually("both calls are in flight", [&] { return client.counts().waiting == 2; });
   server.kill();
-  const auto error = error_of([&] { got(std::move(put)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
-  EXPECT_EQ(error->execution(), Execution::maybe_executed);
+  expect_error([&] { got(std::move(put)); }, ErrorKind::peer_lost, Execution::maybe_executed);
   // This call counts from its creation, and may not have been sent before the kill.
   const auto second = error_of([&] { got(std::move(take)); });
   ASSERT_TRUE(second);
@@ -178,10 +166,7 @@ TEST(StandstillTest, AStoppedPeerIsLostAndReconnectsWhenItContinues) {
   const Peer peer = client.connect(address);
   const AgentId id = got(peer.ready());
   server.stop();
-  const auto error = error_of([&] { got(peer.call<&Vault::one>()); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::peer_lost);
-  EXPECT_NE(std::string(error->what()).find("nothing was received"), std::string::npos) << error->what();
+  expect_error([&] { got(peer.call<&Vault::one>()); }, ErrorKind::peer_lost, part("nothing was received"));
   server.go_on();
   eventually("it is reached again",
              [&] { return !kind_of([&] { got(peer.call<&Vault::one>()); }).has_value(); });
@@ -200,10 +185,7 @@ TEST(SlowReaderTest, BoundsTheMemoryOfItsCallerAndDelaysNoOtherPeer) {
   std::vector<Future<std::uint64_t>> calls;
   for (int i = 0; i < 1000; ++i) calls.push_back(slow.call<&Vault::put>(Buffer::allocate(64 << 10)));
   Socket reader = listener.accept();
-  HelloInfo hello;
-  hello.name = "slow";
-  hello.incarnation = 7;
-  ASSERT_TRUE(reader.send(OutgoingMessage::hello(hello).head.bytes()));
+  ASSERT_TRUE(reader.send(OutgoingMessage::hello({.name = "slow", .incarnation = 7}).head.bytes()));
   EXPECT_LE(client.counts().waiting_bytes, (std::uint64_t{8} << 20) + (64 << 10));
   EXPECT_LE(client.counts().waiting, 500U);
   std::size_t refused = 0;
@@ -266,10 +248,8 @@ TEST(StormTest, TenThousandIdleConnectionsAreKeptAndOneMoreIsServed) {
   Child many([&](int pipe, int orders) {
     const std::string address = line_of(orders);
     std::vector<Socket> sockets;
-    HelloInfo hello;
     for (std::size_t i = 0; i < wanted; ++i) {
-      hello.name = "idle" + std::to_string(i);
-      hello.incarnation = i + 1;
+      const HelloInfo hello{.name = "idle" + std::to_string(i), .incarnation = i + 1};
       sockets.push_back(Socket::connected(address));
       sockets.back().send(OutgoingMessage::hello(hello).head.bytes());
     }

@@ -22,10 +22,7 @@ AgentOptions impatient(const std::string& name) {
 }
 
 void greet(Socket& socket) {
-  HelloInfo hello;
-  hello.name = "mute";
-  hello.incarnation = 7;
-  const OutboundFrame frame = OutgoingMessage::hello(hello);
+  const OutboundFrame frame = OutgoingMessage::hello({.name = "mute", .incarnation = 7});
   ASSERT_TRUE(socket.send(frame.head.bytes()));
   ASSERT_EQ(socket.next()->prefix.kind, FrameKind::hello);
 }

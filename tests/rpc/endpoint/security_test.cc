@@ -153,10 +153,7 @@ TEST_F(SecurityTest, AnExpiredCertificateOrNoneIsRefusedLoggedAndCounted) {
   late.ends = -std::chrono::hours{1};
   const auto knock = [&](const TestAuthority::Issued& who) {
     test::TlsSocket socket(agent("vault").addresses().front(), who);
-    HelloInfo hello;
-    hello.name = "anna";
-    hello.incarnation = 7;
-    auto bytes = test::bytes_of(OutgoingMessage::hello(hello));
+    auto bytes = bytes_of(OutgoingMessage::hello({.name = "anna", .incarnation = 7}));
     auto message = OutgoingMessage::request(1);
     Codec<std::string>::encode(message->argument(0), "it");
     const auto request = test::bytes_of(message->seal_request({name_hash("vault.open"), 1, 0}, 1, 0));

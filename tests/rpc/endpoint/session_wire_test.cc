@@ -70,12 +70,10 @@ class Connection {
   explicit Connection(Agent& agent, const std::string& name = "hand", std::uint64_t incarnation = 7,
                       std::uint64_t max_replies = 0)
       : socket_(Socket::connected(agent.addresses().front())) {
-    HelloInfo hello;
-    hello.features = features::sessions;
-    hello.name = name;
-    hello.incarnation = incarnation;
-    hello.max_replies = max_replies;
-    socket_.send(test::bytes_of(OutgoingMessage::hello(hello)));
+    socket_.send(test::bytes_of(OutgoingMessage::hello({.features = features::sessions,
+                                                        .name = name,
+                                                        .incarnation = incarnation,
+                                                        .max_replies = max_replies})));
     EXPECT_EQ(next()->prefix.kind, FrameKind::hello);
   }
 

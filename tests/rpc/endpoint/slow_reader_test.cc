@@ -31,11 +31,7 @@ TEST(SlowReader, UsesNoMoreMemoryThanItsCreditAndDelaysNoOtherPeer) {
   std::vector<Future<std::uint64_t>> calls;
   for (int i = 0; i < 1000; ++i) calls.push_back(slow.call<Put>(bytes));
   Socket reader = listener.accept();
-  HelloInfo hello;
-  hello.name = "slow";
-  hello.incarnation = 7;
-  hello.max_calls = 1000;
-  hello.max_bytes = credit;
+  const HelloInfo hello{.name = "slow", .incarnation = 7, .max_calls = 1000, .max_bytes = credit};
   ASSERT_TRUE(reader.send(OutgoingMessage::hello(hello).head.bytes()));
 
   FrameReader frames{Limits{}};

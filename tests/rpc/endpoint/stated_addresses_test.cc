@@ -30,11 +30,7 @@ class StatedAddresses : public testing::Test {
   // A peer "hand", which has stated these addresses.
   static Socket connect(Agent& agent, const Names& addresses, std::uint64_t network = 0) {
     Socket socket = Socket::connected(agent.addresses().front());
-    HelloInfo hello;
-    hello.features = features::sessions;
-    hello.name = "hand";
-    hello.incarnation = 7;
-    hello.addresses = addresses;
+    HelloInfo hello{.features = features::sessions, .name = "hand", .incarnation = 7, .addresses = addresses};
     hello.process.network = network;
     socket.send(test::bytes_of(OutgoingMessage::hello(hello)));
     socket.send(test::bytes_of(OutgoingMessage::resume({.session = 1, .epoch = 1, .is_new = true})));

@@ -154,13 +154,7 @@ TEST(EvolutionTest, ANewCallerGetsAnErrorOfAnOldCalleeWithFewerParameters) {
 
 HelloInfo hello_of(const std::string& name, std::uint16_t oldest, std::uint16_t newest,
                    std::uint64_t features = 0) {
-  HelloInfo hello;
-  hello.version_min = oldest;
-  hello.version_max = newest;
-  hello.features = features;
-  hello.name = name;
-  hello.incarnation = 1;
-  return hello;
+  return {.version_min = oldest, .version_max = newest, .features = features, .name = name, .incarnation = 1};
 }
 std::optional<Error> farewell(Socket& from) {
   while (auto frame = from.next())

@@ -7,12 +7,9 @@ namespace weft::observe::endpoint_test {
 namespace {
 
 using namespace std::chrono_literals;
+using namespace weft::test;
 using rpc::Method;
 using test::get;
-using weft::test::Cluster;
-using weft::test::Event;
-using weft::test::got;
-using weft::test::HeldLoop;
 
 struct Worker {
   void block() {

@@ -10,13 +10,9 @@ namespace weft::observe::metrics_test {
 namespace {
 
 using namespace std::chrono_literals;
+using namespace weft::test;
 using rpc::ErrorKind;
 using rpc::Method;
-using weft::test::Cluster;
-using weft::test::eventually;
-using weft::test::got;
-using weft::test::HeldLoop;
-using weft::test::kind_of;
 
 struct Worker {
   int twice(int x) { return 2 * x; }

@@ -11,11 +11,8 @@
 namespace weft::observe::quit_dump_test {
 namespace {
 
+using namespace weft::test;
 using rpc::Method;
-using weft::test::Cluster;
-using weft::test::Event;
-using weft::test::got;
-using weft::test::Handover;
 
 struct Worker {
   void block() {

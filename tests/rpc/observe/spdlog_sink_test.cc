@@ -11,11 +11,16 @@
 namespace weft::observe::spdlog_sink_test {
 namespace {
 
-TEST(SpdlogSink, RecordsKeepTheirLevelAndNameTheirAgent) {
-  std::ostringstream text;
+std::shared_ptr<spdlog::logger> logger_to(std::ostringstream& text, const std::string& pattern) {
   auto logger =
       std::make_shared<spdlog::logger>("weft", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
-  logger->set_pattern("%l %v");
+  logger->set_pattern(pattern);
+  return logger;
+}
+
+TEST(SpdlogSink, RecordsKeepTheirLevelAndNameTheirAgent) {
+  std::ostringstream text;
+  const auto logger = logger_to(text, "%l %v");
   logger->set_level(spdlog::level::debug);
   const rpc::LogSink sink = spdlog_sink(logger);
   sink({rpc::LogLevel::debug, "a", "one"});
@@ -27,9 +32,7 @@ TEST(SpdlogSink, RecordsKeepTheirLevelAndNameTheirAgent) {
 
 TEST(SpdlogSink, FieldsFollowTheMessage) {
   std::ostringstream text;
-  auto logger =
-      std::make_shared<spdlog::logger>("weft", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
-  logger->set_pattern("%v");
+  const auto logger = logger_to(text, "%v");
   const rpc::LogSink sink = spdlog_sink(logger);
   const rpc::LogField fields[] = {{rpc::log_fields::peer, "anna"},
                                   {rpc::log_fields::method, "market.last"},
@@ -47,9 +50,7 @@ TEST(SpdlogSink, FieldsFollowTheMessage) {
 // no UTF-8.
 TEST(SpdlogSink, ControlsInFieldsAreEscaped) {
   std::ostringstream text;
-  auto logger =
-      std::make_shared<spdlog::logger>("weft", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
-  logger->set_pattern("%v");
+  const auto logger = logger_to(text, "%v");
   const rpc::LogField fields[] = {{"c1",
                                    "a\xc2\x9b"
                                    "31m"},
@@ -65,9 +66,7 @@ TEST(SpdlogSink, ControlsInFieldsAreEscaped) {
 
 TEST(SpdlogSink, AnAgentLogsToSpdlog) {
   std::ostringstream text;
-  auto logger =
-      std::make_shared<spdlog::logger>("weft", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
-  logger->set_pattern("%l %v");
+  const auto logger = logger_to(text, "%l %v");
   rpc::Agent agent{{.name = "quiet", .log = spdlog_sink(logger)}};
   agent.core()->log().write(rpc::LogLevel::warning, "something is odd");
   agent.core()->log().write(rpc::LogLevel::error, "it fails",

@@ -46,12 +46,7 @@ class Raw : public std::enable_shared_from_this<Raw> {
                                });
     });
   }
-  static rpc::OutboundFrame hello() {
-    rpc::HelloInfo hello;
-    hello.name = "raw";
-    hello.incarnation = 7;
-    return rpc::OutgoingMessage::hello(hello);
-  }
+  static rpc::OutboundFrame hello() { return rpc::OutgoingMessage::hello({.name = "raw", .incarnation = 7}); }
   static rpc::OutboundFrame make(std::uint64_t id, std::uint64_t bytes) {
     auto message = rpc::OutgoingMessage::request(1);
     rpc::Codec<std::uint64_t>::encode(message->argument(0), bytes);

@@ -88,7 +88,6 @@ TEST(StreamFlow, StreamsUseNoCredit) {
   eventually("the generator is gone", [&] { return *source->alive == 0; });
 }
 
-// A call that returned a stream is complete, even while the stream is open.
 TEST(StreamFlow, OpenStreamsDoNotCountAsCalls) {
   Cluster cluster({.adjust = [](AgentOptions& options) { options.limits.calls = 2; }}, {"server", "client"});
   auto source = std::make_shared<Source>();

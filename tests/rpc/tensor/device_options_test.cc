@@ -30,7 +30,6 @@ TEST(DeviceOptionsTest, PeersWithoutASeparateMapHaveTheCommonOne) {
   EXPECT_EQ(devices.accelerators(), (std::vector{FakeAccelerator::device(0), FakeAccelerator::device(1)}));
 }
 
-// An agent cannot be created with a map that uses a device which does not exist.
 TEST(DeviceOptionsTest, ADeviceThatDoesNotExistHereIsRefused) {
   DeviceOptions options;
   options.map("there", {{"cuda:100", "cuda:0"}});

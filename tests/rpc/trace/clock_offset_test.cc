@@ -20,7 +20,6 @@ TEST(ClockOffset, MayBeNegative) {
   EXPECT_EQ(test::kind_of([] { clock_offset({}); }), ErrorKind::invalid_argument);
 }
 
-// For any delays, the true offset is within the stated uncertainty.
 TEST(ClockOffset, IsWithinTheStatedUncertainty) {
   std::uint64_t state = 1;
   const auto draw = [&](std::int64_t below) {

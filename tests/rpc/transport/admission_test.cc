@@ -27,7 +27,6 @@ TEST(Admission, ManyWaitersAreServedInLinearTime) {
   EXPECT_LT(many, 60 * few) << "20 times as many";
 }
 
-// Places that are given up do not accumulate.
 TEST(Admission, WaitersThatGiveUpDoNotAccumulate) {
   asio::io_context context;
   const auto loop = std::make_shared<AsioLoop>(context);

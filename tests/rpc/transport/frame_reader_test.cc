@@ -121,7 +121,6 @@ TEST(FrameReader, ReadsRandomPieces) {
   }
 }
 
-// An attachment that does not fit into the staging buffer is read into its final memory.
 TEST(FrameReader, AnAttachmentIsReadIntoItsFinalPlace) {
   FrameReader reader({});
   const auto bytes = bytes_of(frame(1, 10, {500'000}));

@@ -27,7 +27,6 @@ TEST(TlsFuzz, AnHonestWire) {
   }
 }
 
-// An attacker on the wire that passes most bytes on and changes some.
 TEST(TlsFuzz, AnAttackerOnTheWire) {
   std::mt19937_64 random(11);
   for (int i = 0; i < 1500; ++i) {

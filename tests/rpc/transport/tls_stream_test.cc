@@ -92,7 +92,6 @@ TEST_F(TlsStreamTest, BytesArriveInOrderHoweverTheyAreSplit) {
   }
 }
 
-// A stream wakes its owner only if the lower stream has woken it.
 TEST_F(TlsStreamTest, AWakeUpNeedsAWakeUpOfTheLowerStream) {
   TlsPair pair(client_, server_);
   pair.run();

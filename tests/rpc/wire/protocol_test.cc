@@ -6,12 +6,7 @@ namespace weft::rpc::protocol_test {
 namespace {
 
 HelloInfo peer(std::uint16_t oldest, std::uint16_t newest, std::uint64_t features = 0) {
-  HelloInfo hello;
-  hello.name = "peer";
-  hello.version_min = oldest;
-  hello.version_max = newest;
-  hello.features = features;
-  return hello;
+  return {.version_min = oldest, .version_max = newest, .features = features, .name = "peer"};
 }
 
 TEST(Protocol, TheVersionInForceIsTheHighestInBothRanges) {

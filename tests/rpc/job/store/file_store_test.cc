@@ -219,13 +219,8 @@ TEST(FileStore, ReportsErrorsOfItsPath) {
   EXPECT_EQ(FileStore::path_of("file:///a/b"), "/a/b");
   for (const char* url : {"file://a/b", "file:///", "tcp://host:1", "/a/b"})
     EXPECT_THROW(FileStore::path_of(url), Error) << url;
-  try {
-    FileStore store("/no/such/folder/store");
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::unavailable);
-    EXPECT_STREQ(error.what(), "cannot open the store /no/such/folder/store: No such file or directory");
-  }
+  test::expect_error([] { FileStore store("/no/such/folder/store"); }, ErrorKind::unavailable,
+                     "cannot open the store /no/such/folder/store: No such file or directory");
 }
 
 TEST(FileStore, DiscardRemovesTheName) {
