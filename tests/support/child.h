@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdio>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -22,6 +24,20 @@ inline std::string line_of(int pipe) {  // empty once the other side has ended
   std::string text;
   for (char c; ::read(pipe, &c, 1) == 1 && c != '\n';) text += c;
   return text;
+}
+
+// What a process does after fork(): it runs `body`, and exits with 0, or with 1 after an exception. The
+// system kills it after `time`.
+template <class Body>
+[[noreturn]] void run_as_child(Body& body, std::chrono::seconds time) {
+  ::alarm(static_cast<unsigned>(time.count()));
+  try {
+    body();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "child: %s\n", error.what());
+    ::_exit(1);
+  }
+  ::_exit(0);
 }
 
 // Runs `body` until the child is killed. `body` gets a pipe to write to and, if it has a second parameter,

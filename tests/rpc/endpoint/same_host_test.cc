@@ -25,6 +25,16 @@ using namespace test;
 std::string address(CallContext& call) { return call.peer().address; }
 using WhichWay = Function<"which_way", &address>;
 
+// Makes a socket file without a listener.
+void leave_socket_file(const std::string& path) {
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un where{};
+  where.sun_family = AF_UNIX;
+  std::strncpy(where.sun_path, path.c_str(), sizeof where.sun_path - 1);
+  EXPECT_EQ(::bind(socket, reinterpret_cast<const sockaddr*>(&where), sizeof where), 0);
+  ::close(socket);
+}
+
 class SameHostTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -90,14 +100,8 @@ TEST_F(SameHostTest, TheSocketFileOfADeadProcessIsIgnored) {
   const auto server = serve("tcp://127.0.0.1:0", {.same_host = false});
   const auto companion = companion_of(Address::parse(server->addresses().front()));
   ASSERT_TRUE(companion);
-  // A socket file without a listener.
-  const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_un where{};
-  where.sun_family = AF_UNIX;
-  std::strncpy(where.sun_path, companion->path.c_str(), sizeof where.sun_path - 1);
   ::unlink(companion->path.c_str());  // an earlier process with this port may have left one
-  ASSERT_EQ(::bind(socket, reinterpret_cast<const sockaddr*>(&where), sizeof where), 0);
-  ::close(socket);
+  leave_socket_file(companion->path);
   ASSERT_EQ(companions_towards(Address::parse(server->addresses().front())).size(), 1U);
   EXPECT_EQ(way_to(server->addresses().front()), "tcp");
   ::unlink(companion->path.c_str());
@@ -110,12 +114,7 @@ TEST_F(SameHostTest, SocketFilesOfDeadProcessesAreRemoved) {
   const std::filesystem::path folder = std::filesystem::path(companion->path).parent_path();
   const auto bound = [&](const std::string& name, std::time_t age) {
     const auto path = folder / (name + std::to_string(::getpid()));
-    const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_un where{};
-    where.sun_family = AF_UNIX;
-    std::strncpy(where.sun_path, path.c_str(), sizeof where.sun_path - 1);
-    EXPECT_EQ(::bind(socket, reinterpret_cast<const sockaddr*>(&where), sizeof where), 0);
-    ::close(socket);
+    leave_socket_file(path);
     const timespec time{std::time(nullptr) - age, 0}, times[2] = {time, time};
     EXPECT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
     return path;

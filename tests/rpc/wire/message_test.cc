@@ -328,9 +328,7 @@ TEST(CheckHeader, RefusesASizeThatIsNotThePrefixs) {
 
 // --- What Cap'n Proto finds while it reads ---
 
-std::shared_ptr<IncomingMessage> message_of(capnp::MessageBuilder& builder, FrameKind kind,
-                                            const Limits& limits = {}) {
-  Frame frame = frame_of(builder, kind);
+std::shared_ptr<IncomingMessage> message_of(Frame frame, const Limits& limits = {}) {
   (void)frame.check(limits);
   InboundFrame in;
   in.prefix = frame.prefix;
@@ -358,14 +356,10 @@ TEST(Message, ListsOfEmptyElementsAreRefused) {
     }
   }
   ASSERT_TRUE(found);
-  (void)frame.check();
-  InboundFrame in;
-  in.prefix = frame.prefix;
-  in.header = Buffer::copy(frame.header);
-  IncomingMessage message(std::move(in), {});
-  EXPECT_EQ(kind_of([&] { return message.argument(0).size(); }), ErrorKind::protocol_error);
-  EXPECT_EQ(kind_of([&] { return message.argument(0).at(0); }), ErrorKind::protocol_error);
-  EXPECT_EQ(kind_of([&] { return Codec<std::vector<std::optional<int>>>::decode(message.argument(0)); }),
+  const auto message = message_of(frame);
+  EXPECT_EQ(kind_of([&] { return message->argument(0).size(); }), ErrorKind::protocol_error);
+  EXPECT_EQ(kind_of([&] { return message->argument(0).at(0); }), ErrorKind::protocol_error);
+  EXPECT_EQ(kind_of([&] { return Codec<std::vector<std::optional<int>>>::decode(message->argument(0)); }),
             ErrorKind::protocol_error);
 }
 
@@ -377,7 +371,7 @@ TEST(Message, NestingIsLimited) {
     value.setInt(1);
     Limits limits;
     limits.nesting = 10;
-    const auto message = message_of(builder, FrameKind::request, limits);
+    const auto message = message_of(frame_of(builder, FrameKind::request), limits);
     return kind_of([&] {
       ValueReader reader = message->argument(0);
       for (int i = 0; i < depth; ++i) reader = reader.at(0);
@@ -414,11 +408,7 @@ TEST(Message, SharedPointerTargetsAreNotFollowedWithoutLimit) {
       if ((pointer & 3) == 1) pointer = (pointer & ~0xffffffffULL) | ((pointer & 0xffffffff) - (i * 3 << 2));
     }
   }
-  (void)frame.check();
-  InboundFrame in;
-  in.prefix = frame.prefix;
-  in.header = Buffer::copy(frame.header);
-  IncomingMessage message(std::move(in), {});
+  const auto message = message_of(frame);
   struct Walk {
     static std::uint64_t values(const ValueReader& reader) {
       if (reader.kind() != ValueKind::list) return 1;
@@ -427,7 +417,7 @@ TEST(Message, SharedPointerTargetsAreNotFollowedWithoutLimit) {
       return sum;
     }
   };
-  EXPECT_EQ(kind_of([&] { return Walk::values(message.argument(0)); }), ErrorKind::protocol_error);
+  EXPECT_EQ(kind_of([&] { return Walk::values(message->argument(0)); }), ErrorKind::protocol_error);
 }
 
 TEST(Message, AHelloOfVeryManyAddressesIsRefused) {

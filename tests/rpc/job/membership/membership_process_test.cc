@@ -8,6 +8,7 @@
 #include <csignal>
 #include <future>
 
+#include "tests/support/child.h"
 #include "tests/support/elastic_world_suite.h"
 #include "tests/support/etcd_server.h"
 
@@ -55,14 +56,7 @@ class MembershipProcesses : public testing::Test {
   pid_t start(F body) {
     const pid_t child = ::fork();
     if (child != 0) return children_.emplace_back(child);
-    ::alarm(300);
-    try {
-      body();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "child: %s\n", error.what());
-      ::_exit(1);
-    }
-    ::_exit(0);
+    test::run_as_child(body, std::chrono::seconds{300});
   }
   int wait_for(pid_t child) {
     int status = -1;

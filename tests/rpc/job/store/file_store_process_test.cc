@@ -8,6 +8,8 @@
 #include <csignal>
 #include <filesystem>
 
+#include "tests/support/child.h"
+
 namespace weft::rpc::file_store_process_test {
 namespace {
 
@@ -21,14 +23,7 @@ class FileStoreProcesses : public testing::Test {
   static pid_t start(F body) {
     const pid_t child = ::fork();
     if (child != 0) return child;
-    ::alarm(50);
-    try {
-      body();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "child: %s\n", error.what());
-      ::_exit(1);
-    }
-    ::_exit(0);
+    test::run_as_child(body, std::chrono::seconds{50});
   }
   static int wait_for(pid_t child) {
     int status = 0;

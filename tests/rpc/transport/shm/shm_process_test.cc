@@ -11,6 +11,7 @@
 #include <fstream>
 #include <future>
 
+#include "tests/support/child.h"
 #include "tests/support/errors.h"
 #include "tests/support/leaks.h"
 #include "tests/support/pattern_streams.h"
@@ -99,14 +100,7 @@ class ShmProcessTest : public testing::Test {
   void start(F body) {
     child_ = ::fork();
     if (child_ != 0) return;
-    ::alarm(50);
-    try {
-      body();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "child: %s\n", error.what());
-      ::_exit(1);
-    }
-    ::_exit(0);
+    test::run_as_child(body, std::chrono::seconds{50});
   }
   int connect() {
     const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
