@@ -1,4 +1,4 @@
-// What tests of agents include: weft::rpc, weft::testing, GoogleTest, and the helpers of this file and of errors.h.
+// What tests of agents include: weft::rpc, weft::testing, GoogleTest, errors.h, and the helpers of this file.
 #pragma once
 
 #include <weft/rpc/rpc.h>

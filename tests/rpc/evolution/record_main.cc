@@ -3,6 +3,7 @@
 // Run it at each release. evolution_test.cc and flow_test.cc check later versions against the recordings.
 #include <cstdio>
 #include <fstream>
+#include <thread>
 
 #include "tests/rpc/evolution/archive.h"
 #include "tests/rpc/evolution/flow.h"
