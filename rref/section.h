@@ -47,8 +47,8 @@ constexpr std::string_view weft_name(GlobalId<Tag>*) {
 }
 template <class Tag>
 constexpr auto weft_fields(GlobalId<Tag>*) {
-  return std::tuple{rpc::detail::FieldOf{"origin", &GlobalId<Tag>::origin},
-                    rpc::detail::FieldOf{"number", &GlobalId<Tag>::number}};
+  return std::tuple{rpc::detail::FieldOf<GlobalId<Tag>, std::uint64_t>{"origin", &GlobalId<Tag>::origin},
+                    rpc::detail::FieldOf<GlobalId<Tag>, std::uint64_t>{"number", &GlobalId<Tag>::number}};
 }
 
 namespace protocol {

@@ -13,6 +13,10 @@ namespace weft::dist_optim {
 
 constexpr auto leaving_timeout = std::chrono::seconds{5};  // with owners that do not answer
 
+static std::exception_ptr shut_down_error() {
+  return std::make_exception_ptr(rpc::Error(rpc::ErrorKind::shut_down, "this agent has shut down"));
+}
+
 std::shared_ptr<OptimizerLayer> OptimizerLayer::of(const rpc::CallHost& host) {
   auto layer = host.layers().share<OptimizerLayer>();
   if (layer == nullptr)
@@ -46,6 +50,7 @@ std::shared_ptr<OwnedParametersGuard> OptimizerLayer::guard_of(rref::StoredObjec
     rpc::MutexLock lock(mutex_);
     std::erase_if(guards_, [](const auto& weak) { return weak.expired(); });
     guards_.push_back(fresh);
+    if (core_->ended()) fresh->owned().end(shut_down_error());
   }
   return found;
 }
@@ -118,9 +123,7 @@ void OptimizerLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reaso
 }
 
 void OptimizerLayer::shut_down() {
-  const auto error =
-      std::make_exception_ptr(rpc::Error(rpc::ErrorKind::shut_down, "this agent has shut down"));
-  for (const auto& guard : guards()) guard->owned().end(error);
+  for (const auto& guard : guards()) guard->owned().end(shut_down_error());
 }
 
 rpc::Future<void> OptimizerLayer::leaving() {

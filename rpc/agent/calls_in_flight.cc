@@ -142,7 +142,8 @@ CallsInFlight calls_in_flight(const std::shared_ptr<AgentCore>& core, std::chron
       nullptr);
   try {
     return future.get(timeout);
-  } catch (const Error&) {  // the timeout has passed
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::deadline_exceeded) throw;
   }
   CallsInFlight some = collector->give_up();
   // Without a promise, the future fails. But the last loop may have answered after the timeout.

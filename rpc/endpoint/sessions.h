@@ -19,7 +19,6 @@
 
 #include <deque>
 #include <map>
-#include <ranges>
 #include <set>
 #include <unordered_map>
 
@@ -94,14 +93,19 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
     std::shared_ptr<Absence> absence = nullptr;  // null: the peer is connected
     std::size_t* counted_in = nullptr;
   };
+  using Entries = std::map<AgentId, Entry>;
   // The entries of all incarnations of that name.
-  auto named(const std::string& name) const WEFT_REQUIRES(mutex_) {
-    return std::ranges::subrange(entries_.lower_bound({name, 0}),
-                                 entries_.upper_bound({name, ~std::uint64_t{0}}));
+  struct Named {
+    Entries::const_iterator first, last;
+    Entries::const_iterator begin() const { return first; }
+    Entries::const_iterator end() const { return last; }
+  };
+  Named named(const std::string& name) const WEFT_REQUIRES(mutex_) {
+    return {entries_.lower_bound({name, 0}), entries_.upper_bound({name, ~std::uint64_t{0}})};
   }
   bool is_over(const AgentId& life) const WEFT_REQUIRES(mutex_);
   void end_absence(Entry& entry) WEFT_REQUIRES(mutex_);
-  std::shared_ptr<Session> remove(std::map<AgentId, Entry>::iterator found) WEFT_REQUIRES(mutex_);
+  std::shared_ptr<Session> remove(Entries::iterator found) WEFT_REQUIRES(mutex_);
   void note_end(const Session& session) WEFT_REQUIRES(mutex_);
   void give_up(const AgentId& life, const Absence& absence, const Error& reason);
 
@@ -115,7 +119,7 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
 
   mutable Mutex mutex_;
   std::uint64_t last_number_ WEFT_GUARDED_BY(mutex_) = 0;
-  std::map<AgentId, Entry> entries_ WEFT_GUARDED_BY(mutex_);
+  Entries entries_ WEFT_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Session>> with_itself_ WEFT_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<Session>> closed_ WEFT_GUARDED_BY(mutex_);
   std::uint64_t requests_of_ended_ WEFT_GUARDED_BY(mutex_) = 0;  // sent and received

@@ -74,7 +74,7 @@ TEST(DnsResolver, ReplicasProveTheNameOfTheHost) {
     if (host == "localhost") {
       EXPECT_EQ(got(set.call<Here>()), "here");
     } else {
-      const auto error = error_of([&] { got(set.call<Here>()); });
+      const auto error = test::error_of([&] { got(set.call<Here>()); });
       ASSERT_TRUE(error);
     }
   }

@@ -291,7 +291,7 @@ TEST_F(CallTest, ATrailingOptionalParameterMayBeAdded) {
 TEST_F(CallTest, WrongArgumentsAreNamed) {
   b.serve<GreetOften>();
   const auto error = [&](auto call) {
-    const auto found = error_of([&] { got(std::move(call)); });
+    const auto found = test::error_of([&] { got(std::move(call)); });
     EXPECT_TRUE(found);
     EXPECT_EQ(found->kind(), ErrorKind::type_mismatch);
     return std::string(found->what());

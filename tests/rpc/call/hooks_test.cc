@@ -274,7 +274,7 @@ TEST_F(HooksTest, MayDelayACall) {
 
 TEST_F(HooksTest, MayFailACall) {
   const auto ended = [&](const std::string& text) {
-    const auto error = error_of([&] { got(to_b->call<&Desk::value>(note(text))); });
+    const auto error = test::error_of([&] { got(to_b->call<&Desk::value>(note(text))); });
     return error ? std::string(error->what()) : "";
   };
   EXPECT_EQ(ended("fail"), "b: desk.value: not now");
@@ -425,7 +425,7 @@ TEST_F(ContextsTest, SurroundAHandler) {
 }
 
 TEST_F(ContextsTest, AreLeftByAnException) {
-  EXPECT_TRUE(error_of([&] { got(to_b->call<&Desk::fail>()); }));
+  EXPECT_TRUE(test::error_of([&] { got(to_b->call<&Desk::fail>()); }));
   EXPECT_EQ(record.lines(), (Lines{"enter outer", "enter inner", "fail", "leave inner", "leave outer"}));
 }
 

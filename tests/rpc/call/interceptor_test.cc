@@ -101,7 +101,7 @@ TEST_F(InterceptorTest, SeesEveryEventOfACallOnBothSides) {
 TEST_F(InterceptorTest, TheFirstRefusalFailsTheCall) {
   second->take();
   at_server->refuse = true;
-  const auto error = error_of([&] { got(peer->call<Twice>(4)); });
+  const auto error = test::error_of([&] { got(peer->call<Twice>(4)); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::permission_denied);
   EXPECT_EQ(error->execution(), Execution::not_sent) << "the handler never ran";

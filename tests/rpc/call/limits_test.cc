@@ -80,7 +80,7 @@ class LimitsTest : public testing::TestWithParam<bool> {
 
   template <class T>
   static void expect_not_sent(Future<T> call, const std::string& words) {
-    const auto error = error_of([&] { got(std::move(call)); });
+    const auto error = test::error_of([&] { got(std::move(call)); });
     expect_refused(error, words);
     EXPECT_EQ(error->execution(), Execution::not_sent);
   }
@@ -197,7 +197,7 @@ TEST_P(LimitsTest, OfAllConnectionsTogetherRefuseExcessRequests) {
   cluster->add("c");
   auto first = to_b->call<&Store::hold>(bytes(120'000));
   test::eventually("it is held", [&] { return store->held() == 1; });
-  const auto error = error_of([&] { got(cluster->peer("c", "b").call<&Store::length>("x")); });
+  const auto error = test::error_of([&] { got(cluster->peer("c", "b").call<&Store::length>("x")); });
   expect_refused(error, "too many requests in flight, or too many bytes in them");
   EXPECT_EQ(error->execution(), Execution::not_sent);
   EXPECT_EQ((*cluster)["b"].counts().calls_shed, 1U);
@@ -240,7 +240,8 @@ TEST_P(LimitsTest, OfCallsInFlightBoundTheMemoryOfACaller) {
   expect_not_sent(to_b->call<&Store::hold>(bytes(1500)),
                   "too many calls in flight, or too many bytes in them");
   calls.push_back(to_b->call<&Store::hold>(Buffer()));
-  expect_refused(error_of([&] { got(to_b->call<&Store::length>("a fourth")); }), "too many calls in flight");
+  expect_refused(test::error_of([&] { got(to_b->call<&Store::length>("a fourth")); }),
+                 "too many calls in flight");
   test::eventually("three are held", [&] { return store->held() == 3; });
   EXPECT_EQ((*cluster)["a"].counts().waiting_bytes, 5500U);
   store->release();
@@ -287,9 +288,9 @@ TEST_P(LimitsTest, OfOneMessageApplyToReplies) {
   const Limits limits{.message = 100'000, .header = 10'000};
   start(limits, limits);
   auto in_flight = to_b->call<&Store::hold>(bytes(100));
-  expect_refused(error_of([&] { got(to_b->call<&Store::make>(200'000)); }),
+  expect_refused(test::error_of([&] { got(to_b->call<&Store::make>(200'000)); }),
                  "b: store.make: a message with 200000 bytes: the limit is 100000");
-  expect_refused(error_of([&] { got(to_b->call<&Store::write>(20'000)); }), "bytes of small values");
+  expect_refused(test::error_of([&] { got(to_b->call<&Store::write>(20'000)); }), "bytes of small values");
   EXPECT_EQ(got(to_b->call<&Store::make>(50'000)).size(), 50'000U);
   expect_answered(std::move(in_flight));
 }
@@ -307,9 +308,10 @@ TEST_P(LimitsTest, ThatOnlyTheReceiverHasAreKnownToTheSender) {
 TEST_P(LimitsTest, OfTheCallerAreKnownToTheCallee) {
   start({.message = 100'000, .header = 10'000}, {});
   auto in_flight = to_b->call<&Store::hold>(bytes(100));
-  expect_refused(error_of([&] { got(to_b->call<&Store::make>(200'000)); }),
+  expect_refused(test::error_of([&] { got(to_b->call<&Store::make>(200'000)); }),
                  "b: store.make: a message with 200000 bytes: the peer's limit is 100000");
-  expect_refused(error_of([&] { got(to_b->call<&Store::write>(20'000)); }), "the peer's limit is 10000");
+  expect_refused(test::error_of([&] { got(to_b->call<&Store::write>(20'000)); }),
+                 "the peer's limit is 10000");
   expect_answered(std::move(in_flight));
 }
 

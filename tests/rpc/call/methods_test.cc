@@ -50,7 +50,7 @@ class MethodsTest : public testing::Test {
     return all;
   }
   std::string already(const std::function<void()>& serve) {
-    const auto error = error_of(serve);
+    const auto error = test::error_of(serve);
     EXPECT_TRUE(error);
     if (!error) return {};
     EXPECT_EQ(error->kind(), ErrorKind::already_exists);
@@ -118,7 +118,7 @@ TEST_F(MethodsTest, OfCreatableTypesAreMethodsOfObjects) {
   EXPECT_EQ(all.at("plane.new").result, "plane");
   EXPECT_FALSE(all.at("plane.new").on_object);
   const Peer peer = cluster.peer("a", "b");
-  const auto error = error_of([&] { got(peer.call<&Plane::name>()); });
+  const auto error = test::error_of([&] { got(peer.call<&Plane::name>()); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::not_found);
   EXPECT_EQ(

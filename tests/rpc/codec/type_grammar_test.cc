@@ -159,13 +159,13 @@ TEST(TypeGrammar, DepthIsLimited) {
             std::string::npos);
   EXPECT_EQ(again("i8" + repeated("?", type_limits::levels - 1)),
             "i8" + repeated("?", type_limits::levels - 1));
-  EXPECT_TRUE(error_of([&] { return again("i8" + repeated("?", type_limits::levels)); }));
+  EXPECT_TRUE(test::error_of([&] { return again("i8" + repeated("?", type_limits::levels)); }));
   // Optionals count toward the limit at any position.
-  EXPECT_TRUE(error_of([&] { return again(repeated("[", 60) + "i8" + repeated("?]", 60)); }));
-  EXPECT_TRUE(error_of([&] { return again(repeated("[", 100'000)); }));
-  EXPECT_TRUE(error_of([&] { return again(repeated("A{b:", 100'000)); }));
-  EXPECT_TRUE(error_of([&] { return again(repeated("A<", 100'000)); }));
-  EXPECT_TRUE(error_of([&] { return again("i8" + repeated("?", 100'000)); }));
+  EXPECT_TRUE(test::error_of([&] { return again(repeated("[", 60) + "i8" + repeated("?]", 60)); }));
+  EXPECT_TRUE(test::error_of([&] { return again(repeated("[", 100'000)); }));
+  EXPECT_TRUE(test::error_of([&] { return again(repeated("A{b:", 100'000)); }));
+  EXPECT_TRUE(test::error_of([&] { return again(repeated("A<", 100'000)); }));
+  EXPECT_TRUE(test::error_of([&] { return again("i8" + repeated("?", 100'000)); }));
 }
 
 TEST(TypeGrammar, SizeIsLimited) {

@@ -65,7 +65,7 @@ TEST_F(DynamicCallTest, MayHaveNoArguments) {
 }
 
 TEST_F(DynamicCallTest, ErrorsAreThoseOfATypedCall) {
-  const auto refused = error_of([&] {
+  const auto refused = test::error_of([&] {
     got(call_by_name(peer(), "plane.move", 2, [](OutgoingMessage& message) {
       message.argument(0).set_record(0);
       message.argument(1).set_reals({});

@@ -105,7 +105,7 @@ TEST_P(DeathTest, OfTheCalleeDuringATensorIsReportedToTheCaller) {
   server.kill();
   expect_error([&] { got(std::move(put)); }, ErrorKind::peer_lost, Execution::maybe_executed);
   // This call counts from its creation, and may not have been sent before the kill.
-  const auto second = error_of([&] { got(std::move(take)); });
+  const auto second = test::error_of([&] { got(std::move(take)); });
   ASSERT_TRUE(second);
   if (second->execution() == Execution::not_sent) {
     EXPECT_EQ(second->kind(), ErrorKind::unavailable);

@@ -72,7 +72,7 @@ TEST(HeartbeatTest, WithoutHeartbeatsASilentPeerIsNotLost) {
   EXPECT_EQ(mute.next()->prefix.kind, FrameKind::request);
   agent.shut_down();
   while (const auto frame = mute.next()) EXPECT_NE(frame->prefix.kind, FrameKind::ping);
-  EXPECT_TRUE(error_of([&] { got(std::move(call)); }));
+  EXPECT_TRUE(test::error_of([&] { got(std::move(call)); }));
 }
 
 }  // namespace

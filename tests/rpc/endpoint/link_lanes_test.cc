@@ -119,7 +119,7 @@ TEST_F(LinkLanesTest, EndWithTheirConnection) {
   await_lanes(anna, bert, 2);
   auto call = peer.call<&Mirror::size>(filled(64 << 20, 1));
   agents_.pop_back();  // destroys bert during the call or after it
-  const auto error = error_of([&] { return call.get(); });
+  const auto error = test::error_of([&] { return call.get(); });
   if (error) {
     EXPECT_TRUE(error->kind() == ErrorKind::peer_lost || error->kind() == ErrorKind::shut_down)
         << error->what();

@@ -98,7 +98,7 @@ TEST_P(PeersTest, AreReachedByAddressAndThenByName) {
 }
 
 TEST_P(PeersTest, OfAnUnknownNameAreNotFound) {
-  const auto error = error_of([&] { got(cluster["a"].peer("b").call<&Greeter::greet>("a")); });
+  const auto error = test::error_of([&] { got(cluster["a"].peer("b").call<&Greeter::greet>("a")); });
   ASSERT_TRUE(error) << "nobody told a where b is";
   EXPECT_EQ(error->kind(), ErrorKind::not_found);
   EXPECT_EQ(error->execution(), Execution::not_sent);
@@ -213,7 +213,7 @@ TEST_P(PeersTest, RefuseABlockingWaitOnAnAgentsThread) {
 TEST(Peers, WithInvalidAddressesFail) {
   Cluster cluster({}, {"a"});
   const auto to = [&](const std::string& address) {
-    return error_of([&] { got(cluster["a"].connect(address).call<&Greeter::greet>("you")); })->kind();
+    return test::error_of([&] { got(cluster["a"].connect(address).call<&Greeter::greet>("you")); })->kind();
   };
   EXPECT_EQ(to("inproc://nobody"), ErrorKind::unavailable);
   EXPECT_EQ(to("carrier-pigeon://coop"), ErrorKind::invalid_argument);
@@ -322,7 +322,7 @@ TEST_F(OwnContext, ServesCallsWhileTheProgramRunsIt) {
   asio::post(context, [&] { mine.reset(); });
   work.reset();
   runner.join();
-  EXPECT_TRUE(error_of([&] { got(to_mine.call<&Greeter::greet>("you")); }));
+  EXPECT_TRUE(test::error_of([&] { got(to_mine.call<&Greeter::greet>("you")); }));
 }
 
 TEST_F(OwnContext, MayBeRunBySeveralThreads) {
@@ -346,7 +346,7 @@ TEST_F(OwnContext, MayBeRunBySeveralThreads) {
   asio::post(context, [&] { mine.reset(); });
   work.reset();
   for (auto& runner : runners) runner.join();
-  EXPECT_TRUE(error_of([&] { got(to_mine.call<&Greeter::greet>("you")); }));
+  EXPECT_TRUE(test::error_of([&] { got(to_mine.call<&Greeter::greet>("you")); }));
 }
 
 TEST_F(OwnContext, MayBeSharedByAgents) {

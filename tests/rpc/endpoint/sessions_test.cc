@@ -92,7 +92,7 @@ TEST_F(SessionsTest, OnlyTheSameIdentityContinuesASession) {
       if (absent) {
         ASSERT_TRUE(lose(peer));
       }
-      const auto error = error_of([&] { EXPECT_EQ(open(peer, one.now), session); });
+      const auto error = test::error_of([&] { EXPECT_EQ(open(peer, one.now), session); });
       EXPECT_EQ(error ? std::optional(error->kind()) : std::nullopt,
                 one.is_allowed ? std::nullopt : std::optional(ErrorKind::permission_denied))
           << one.before << " then " << one.now;

@@ -49,7 +49,7 @@ class StatedAddresses : public testing::Test {
     eventually("it was sent",
                [&] { return agent.core()->sessions().find({"hand", 7})->requests_sent() == 1; });
     socket.reset();
-    const auto error = error_of([&] { got(std::move(call)); });
+    const auto error = test::error_of([&] { got(std::move(call)); });
     return error ? error->what() : "";
   }
 };

@@ -178,7 +178,7 @@ TEST_P(FixedCollectives, AMemberThatLeavesFailsTheCollectiveOfTheOthers) {
   auto without = rpc::Job(job[1]).barrier({.name = "without"});
   got(job[3].leave());  // a pending collective does not delay it
   expect_error(std::move(own), ErrorKind::failed_precondition, "has left its job");
-  EXPECT_TRUE(error_of([&] { return got(std::move(host)), 0; }));
+  EXPECT_TRUE(test::error_of([&] { return got(std::move(host)), 0; }));
   expect_error(std::move(without), ErrorKind::shut_down, "barrier 'without': 'worker3' has left the job");
   eventually("the others know of it", [&] {
     return kind_of([&] { return got(rpc::Job(job[1]).barrier({.name = "later"})), 0; }) ==
@@ -252,7 +252,7 @@ TEST_P(OpenCollectives, AMemberThatDiesAfterItsCallFailsTheOthers) {
   auto anna = barrier("anna"), carl = barrier("carl");
   job.end("carl");
   expect_error(std::move(anna), ErrorKind::peer_lost, "'carl' was lost");
-  EXPECT_TRUE(error_of([&] { return got(std::move(carl)), 0; }));
+  EXPECT_TRUE(test::error_of([&] { return got(std::move(carl)), 0; }));
   EXPECT_EQ(job["anna"].core()->job_error(), std::nullopt);
 }
 

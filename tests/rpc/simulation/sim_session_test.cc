@@ -308,7 +308,7 @@ TEST_F(Sessions, APeerThatTheJobHasDeclaredDeadIsNotAwaited) {
   lose_connections(anna);
   anna.core()->loops().front()->post([&] { anna.core()->forget(bert.id(), "the test says so"); });
   const auto begin = world_.now();
-  EXPECT_TRUE(error_of([&] { world_.got(std::move(call)); }));
+  EXPECT_TRUE(test::error_of([&] { world_.got(std::move(call)); }));
   EXPECT_LE(world_.now() - begin, 1s);
 }
 

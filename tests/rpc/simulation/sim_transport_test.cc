@@ -37,7 +37,7 @@ class Host {
                            if (made.ok()) {
                              connected.push_back(std::move(made).get());
                            } else {
-                             failures.push_back(*error_of([&] { return std::move(made).get(); }));
+                             failures.push_back(*test::error_of([&] { return std::move(made).get(); }));
                            }
                          });
     });

@@ -236,7 +236,7 @@ TEST_F(DeviceCalls, AnArgumentThatTheMapDoesNotNameIsAnErrorAtOnceAndOtherCallsC
   make({{"fake:0", "fake:1"}});
   const at::Tensor lost = on("fake:2", at::ones({2}));
   for (int i = 0; i < 50; ++i) {  // more often than there are threads
-    const auto error = error_of([&] { return there().call<&Devices::back>(lost); });
+    const auto error = test::error_of([&] { return there().call<&Devices::back>(lost); });
     ASSERT_TRUE(error) << "the call was made";
     EXPECT_EQ(error->kind(), rpc::ErrorKind::failed_precondition);
     EXPECT_NE(std::string(error->what()).find("a tensor on fake:2 has no device at 'there'"),
@@ -270,7 +270,7 @@ TEST_F(DeviceCalls, WithoutAMapAResultIsRefused) {
 
 TEST_F(DeviceCalls, AMapToAMissingDeviceOfThePeerIsRefused) {
   make({{"fake:0", "fake:9"}});
-  const auto error = error_of([&] { got(there().call<&Devices::back>(on("fake:0", at::ones({2})))); });
+  const auto error = test::error_of([&] { got(there().call<&Devices::back>(on("fake:0", at::ones({2})))); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), rpc::ErrorKind::invalid_argument);
   EXPECT_NE(

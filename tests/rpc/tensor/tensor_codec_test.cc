@@ -204,7 +204,7 @@ TEST_P(TensorCodecTest, SeveralInOneMessage) {
 
 TEST_P(TensorCodecTest, UnsupportedTensorsAreErrorsThatStateTheReason) {
   const auto unsupported = [&](const at::Tensor& x, const std::string& part) {
-    const auto error = error_of([&] { return echoed(x); });
+    const auto error = test::error_of([&] { return echoed(x); });
     ASSERT_TRUE(error) << part;
     EXPECT_EQ(error->kind(), ErrorKind::unsupported);
     EXPECT_NE(std::string(error->what()).find(part), std::string::npos) << error->what();

@@ -273,7 +273,7 @@ TEST_P(MembershipTest, ACancelledShutdownIsRevoked) {
     end.get();  // the store exists without the host
   } else {
     // the agent either saw the host leave, or only lost the store
-    (void)error_of([&] { return end.get(), 0; });
+    (void)test::error_of([&] { return end.get(), 0; });
   }
   membership->leave().get();
   EXPECT_EQ(core->job_error(), std::nullopt);
@@ -290,7 +290,7 @@ TEST_P(MembershipTest, ShutDownFailsWaits) {
   expect_error(std::move(joining), ErrorKind::shut_down, "shut down");
   expect_error(joiner.wait_for(3), ErrorKind::shut_down, "shut down");
   job[0].shut_down();
-  EXPECT_TRUE(error_of([&] { return host.get(), 0; }));
+  EXPECT_TRUE(test::error_of([&] { return host.get(), 0; }));
 }
 
 TEST_P(MembershipTest, AnAgentThatNeverJoinsMayShutDown) {

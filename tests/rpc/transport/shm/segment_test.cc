@@ -106,8 +106,8 @@ TEST(ShmSegment, LeavesNothingBehind) {
     b = std::move(moved);
     b.close_descriptor();
     EXPECT_GT(test::Leaks().mappings_of("weft-ring"), 0U);
-    (void)error_of([] { ShmSegment::open(memory(page + (96U << 10), sealed), most); });
-    (void)error_of([] { ShmSegment::open(memory(page + (64U << 10), sealed | F_SEAL_WRITE), most); });
+    (void)test::error_of([] { ShmSegment::open(memory(page + (96U << 10), sealed), most); });
+    (void)test::error_of([] { ShmSegment::open(memory(page + (64U << 10), sealed | F_SEAL_WRITE), most); });
   }
   before.expect_the_same();
 }
