@@ -488,6 +488,53 @@ TEST(FullyShardedRefusals, NameRanksWithAnotherOrder) {
   });
 }
 
+// Forward and backward in bfloat16 on each rank, the average and the step in float32.
+TEST(FullyShardedTypes, EqualTheSameArithmeticInOneProcess) {
+  constexpr int ranks = 2;
+  Model master(3, at::kFloat);
+  torch::optim::SGD expected(master.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < 3; ++step) {
+    std::vector<at::Tensor> sums;
+    for (int rank = 0; rank < ranks; ++rank) {
+      Model narrow(3, at::kBFloat16);
+      {
+        const at::NoGradGuard no_grad;
+        for (std::size_t i = 0; i < narrow.parameters().size(); ++i)
+          narrow.parameters()[i].copy_(master.parameters()[i]);
+      }
+      const Batch part = Batch::of_step(step, ranks).part(rank, ranks);
+      loss_of(narrow.forward(part.data.to(at::kBFloat16)).to(at::kFloat), part.target.to(at::kFloat))
+          .backward();
+      for (std::size_t i = 0; i < narrow.parameters().size(); ++i) {
+        const at::Tensor gradient = narrow.parameters()[i].grad().to(at::kFloat);
+        rank == 0 ? sums.push_back(gradient) : (void)sums[i].add_(gradient);
+      }
+    }
+    for (std::size_t i = 0; i < sums.size(); ++i) master.parameters()[i].mutable_grad() = sums[i].div_(ranks);
+    expected.step();
+  }
+  on_ranks(ranks, [&](const Group& group) {
+    FullyShardedDataParallel fsdp{
+        group,
+        std::make_shared<Model>(3, at::kFloat),
+        {.block = "layers.*", .mixed_precision = {.parameters = at::kBFloat16, .reduction = at::kFloat}}};
+    torch::optim::SGD optimizer(fsdp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      const Batch part = Batch::of_step(step, ranks).part(group.rank(), ranks);
+      const at::Tensor output = fsdp.forward(part.data);
+      EXPECT_EQ(output.scalar_type(), at::kBFloat16);
+      loss_of(output.to(at::kFloat), part.target.to(at::kFloat)).backward();
+      optimizer.step();
+    }
+    for (const ParameterSlice& slice : fsdp.units().slices()) {
+      const at::Tensor whole = master.named_parameters()[slice.parameter].flatten();
+      EXPECT_EQ(slice.leaf.tensor.scalar_type(), at::kFloat);
+      EXPECT_TRUE(at::equal(slice.leaf.tensor, whole.slice(0, slice.begin, slice.end))) << slice.leaf.name;
+    }
+  });
+}
+
 // --- Replicas ---
 
 class FullyShardedReplicas : public ::testing::TestWithParam<std::set<int>> {};
