@@ -641,5 +641,20 @@ TEST(OwnedParameters, ASnapshotIsOfOneVersionWhileAnotherThreadSteps) {
   EXPECT_TRUE(same);
 }
 
+TEST(OwnedParameters, TheFirstTrainerAfterAllLeftChoosesOptimizerAndMode) {
+  OneNumber one;
+  one.join("a", synchronous(3));
+  unregister_trainer(one.owned, "a", true);
+  one.join("a", synchronous(2));
+  one.join("b", synchronous(2));
+  one.step("a", 1);
+  EXPECT_TRUE(one.step("b", 1)->done);
+  EXPECT_EQ(one.value(), -2);
+  for (const char* trainer : {"a", "b"}) unregister_trainer(one.owned, trainer, false);
+  one.owned.register_trainer("c", SGDOptions(0.5), bounded_staleness(1));
+  EXPECT_TRUE(one.step("c", 2)->done);
+  EXPECT_EQ(one.value(), -3);
+}
+
 }  // namespace
 }  // namespace weft::dist_optim::local_owned_parameters_test

@@ -56,6 +56,20 @@ class ParameterSteps : public testing::Test {
   }
 };
 
+TEST_F(ParameterSteps, AnAbortedPassMayStepAgain) {
+  join("a", synchronous);
+  open("a", pass_1);
+  prepare("a", 1, pass_1);
+  owned.abort("a", 1);
+  owned.abort("a", 1);  // no effect
+  refusal(rpc::ErrorKind::failed_precondition, [&] { commit("a", 1); });
+  EXPECT_EQ(done, 0);
+  prepare("a", 2, pass_1);
+  commit("a", 2);
+  EXPECT_EQ(done, 1);
+  expect_weight(-1);
+}
+
 TEST_F(ParameterSteps, APassBelongsToOneStepAndStepsOnce) {
   join("a", bounded_staleness(5));
   open("a", pass_1);

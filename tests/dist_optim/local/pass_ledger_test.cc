@@ -55,6 +55,20 @@ TEST(PassLedger, OtherTrainersAreAtMostKStepsAheadOfTheSlowest) {
   EXPECT_EQ(ledger.admit_waiting(), std::vector{key(3)});
 }
 
+TEST(PassLedger, PassesBetweenTwoStepsOfATrainerShareTheirFirstPin) {
+  auto ledger = ledger_of(bounded_staleness(3), {"a", "b"});
+  ledger.admit("a", key(1));
+  ledger.admit("b", key(2));
+  step(ledger, "b", {key(2)});
+  ledger.admit("a", key(3));
+  EXPECT_EQ(ledger.pin(key(3)), 0u);
+  EXPECT_EQ(step(ledger, "a", {key(1), key(3)}), 1u);
+  ledger.admit("a", key(4));
+  EXPECT_EQ(ledger.pin(key(4)), 2u);
+  ledger.release(key(4));
+  EXPECT_EQ(ledger.take_dropped(), std::vector<std::uint64_t>{0});
+}
+
 TEST(PassLedger, APartOfATrainersPassesStepsOnlyWhereTheBoundHoldsForTheRest) {
   auto ledger = ledger_of(bounded_staleness(1), {"a", "b"});
   for (int i = 1; i <= 3; ++i) ledger.admit("a", key(static_cast<std::uint64_t>(i)));
@@ -83,6 +97,23 @@ TEST(PassLedger, RefusesUnknownRepeatedAndForeignPasses) {
   refusal(rpc::ErrorKind::invalid_argument, [&] { ledger.admit("b", key(1)); });
   step(ledger, "a", {key(1)});
   refusal(rpc::ErrorKind::failed_precondition, [&] { ledger.check_step("a", {key(1)}); });
+}
+
+TEST(PassLedger, ReportsVersionsThatOthersReadAndVersionsWithoutReaders) {
+  auto ledger = ledger_of(bounded_staleness(2), {"a", "b"});
+  ledger.admit("a", key(1));
+  EXPECT_FALSE(ledger.read_by_others({{"a", {key(1)}}}));
+  ledger.admit("b", key(2));
+  EXPECT_TRUE(ledger.read_by_others({{"a", {key(1)}}}));
+  EXPECT_FALSE(ledger.read_by_others({{"a", {key(1)}}, {"b", {key(2)}}}));
+  ledger.retain(0);  // a reader in the gate
+  EXPECT_TRUE(ledger.read_by_others({{"a", {key(1)}}, {"b", {key(2)}}}));
+  step(ledger, "a", {key(1)});
+  ledger.release(key(2));
+  EXPECT_TRUE(ledger.take_dropped().empty());
+  ledger.unretain(0);
+  EXPECT_EQ(ledger.take_dropped(), std::vector<std::uint64_t>{0});
+  EXPECT_TRUE(ledger.take_dropped().empty());
 }
 
 TEST(PassLedger, APassMayNameAVersionThatAnotherOneKeeps) {

@@ -20,7 +20,31 @@ TEST(StepRound, NamesTrainersInMessages) {
   round.arrive("1f");
   refusal(rpc::ErrorKind::failed_precondition, [&] { round.arrive("1f"); }, "trainer alice");
   EXPECT_EQ(round.die("2e"), std::vector<std::string>{"1f"});
-  const std::string died = refusal(rpc::ErrorKind::aborted, [&] { round.arrive("1f"); }, "trainer bob died");
+  refusal(rpc::ErrorKind::aborted, [&] { round.arrive("1f"); }, "trainer bob died");
+}
+
+TEST(StepRound, ANewTrainerTakesTheSeatOfOneThatLeft) {
+  StepRound round(2);
+  round.join("a");
+  round.join("b");
+  round.leave("b");
+  round.join("c");
+  round.arrive("a");
+  EXPECT_FALSE(round.complete());
+  round.arrive("c");
+  EXPECT_TRUE(round.complete());
+  refusal(rpc::ErrorKind::invalid_argument, [&] { round.join("d"); });
+}
+
+TEST(StepRound, DoesNotEndWithATrainerThatLeftWhileOthersWork) {
+  StepRound round(2);
+  round.join("a");
+  round.join("b");
+  round.arrive("a");
+  round.leave("a");
+  EXPECT_FALSE(round.complete()) << "b has not stepped";
+  round.arrive("b");
+  EXPECT_TRUE(round.complete());
 }
 
 TEST(StepRound, AnEmptySeatOfTheDeadFailsEveryStepUntilItIsTaken) {

@@ -1,6 +1,7 @@
 #include <weft/dist_optim/local/version_gate.h>
 #include <weft/rpc/core/error.h>
 
+#include <barrier>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,6 +28,17 @@ void expect_refused(F code) {
 // reached, and the test hangs.
 void wait_in_line(const VersionGate& gate, std::size_t threads) {
   while (gate.waiting() < threads) std::this_thread::yield();
+}
+
+TEST(VersionGate, ReadersOfTheLoadedVersionEnterConcurrently) {
+  VersionGate gate(7, [](auto) { FAIL() << "no other version was asked for"; });
+  std::barrier both(2);
+  auto reader = [&] {
+    gate.enter(7);
+    both.arrive_and_wait();  // hangs unless both are inside
+    gate.leave();
+  };
+  std::jthread first(reader), second(reader);
 }
 
 TEST(VersionGate, AnExclusiveSectionExcludesAllOtherThreads) {
@@ -61,6 +73,25 @@ TEST(VersionGate, AnExclusiveSectionExcludesAllOtherThreads) {
   gate.leave();
   for (std::jthread* thread : {&writer, &reader, &newest}) thread->join();
   EXPECT_EQ(order, (std::vector<std::string>{"writer", "reader of 0", "reader of 1"}));
+}
+
+TEST(VersionGate, AllThreadsThatWaitForAVersionEnterWhenItIsLoaded) {
+  VersionGate gate(0, [](auto) {});
+  gate.enter(0);
+  std::barrier both(2);
+  auto reader = [&](std::uint64_t version) {
+    gate.enter(version);
+    if (version == 1) both.arrive_and_wait();  // hangs unless both are inside
+    gate.leave();
+  };
+  std::vector<std::jthread> threads;
+  for (std::uint64_t version : {1, 2, 1}) {
+    threads.emplace_back(reader, version);
+    wait_in_line(gate, threads.size());
+  }
+  gate.leave();
+  threads.clear();
+  EXPECT_EQ(gate.loads(), 2u);
 }
 
 TEST(VersionGate, AThreadThatIsInsideMayEnterAgainButNotWaitForItself) {
