@@ -117,6 +117,29 @@ TEST_F(OwnerTableTest, FencedArgumentIsRefused) {
   EXPECT_EQ(table.receive(kAnna, {rref, fork(kAnna, 1), kOwner, kAnna, false}, out), Access::gone);
 }
 
+TEST_F(OwnerTableTest, LendThatWasNotSentIsUndone) {
+  const RRefId rref = table.create_local({});
+  const auto lent = table.lend(rref, kBert, out);
+  table.unhold(rref, out);
+  table.lend_ended(*lent, Outcome::not_sent, out);
+  EXPECT_EQ(count<DeleteObject>(out), 1U);
+  EXPECT_EQ(count<Send<ForkProbe>>(out), 1U) << "Bert learns that the number is used up";
+  table.probe_answered({rref, lent->fork}, {false}, out);
+}
+
+TEST_F(OwnerTableTest, EndOfAConnectionQueriesLendsInFlight) {
+  const RRefId rref = table.create_local({});
+  const auto accepted = table.lend(rref, kBert, out);
+  const auto replied = table.lend(rref, kBert, out);
+  table.lend(rref, kCora, out);
+  table.lend_ended(*accepted, Outcome::accepted, out);
+  out.clear();
+  table.connection_ended(kBert, out);
+  table.connection_ended(kBert, out);
+  ASSERT_EQ(count<Send<ForkProbe>>(out), 1U);
+  EXPECT_EQ(all<Send<ForkProbe>>(out)[0].message.fork, replied->fork);
+}
+
 TEST_F(OwnerTableTest, LendOfAnUnfinishedObjectIsNotSettled) {
   const RRefId rref = table.create_local({}, ObjectState::creating);
   const auto lent = table.lend(rref, kBert, out);
@@ -197,6 +220,7 @@ TEST_F(OwnerTableTest, AnAgentSettlesOnlyItsOwnBirths) {
   EXPECT_EQ(add(kCora, rref, fork(kAnna, 1), kMallory).verdict, Verdict::ended) << "the fork is Bert's";
   EXPECT_EQ(table.live_objects().at(0).forks.size(), 2U);
   EXPECT_EQ(table.live_objects().at(0).state, ObjectState::live);
+  EXPECT_EQ(table.begin_create(kBert, object(kAnna, 3), {}, out).verdict, Verdict::ended) << "not Bert's id";
   EXPECT_EQ(table.begin_create(kAnna, object(kAnna, 3), {}, out).verdict, Verdict::registered);
 }
 

@@ -13,6 +13,7 @@ const rpc::AgentId kOwner{"owner", 1000};
 const rpc::AgentId kAnna{"anna", 2000};  // the agent whose table is tested
 const rpc::AgentId kBert{"bert", 3000};
 
+const Standing kRegistered{Verdict::registered, ""};
 const Standing kEnded{Verdict::ended, ""};
 
 class UserTableTest : public testing::Test {
@@ -81,6 +82,20 @@ TEST_F(UserTableTest, EachHandOverIsASeparateFork) {
   EXPECT_EQ(table.find(from_bert(1).fork)->handles, 1U);
 }
 
+TEST_F(UserTableTest, AnswerOfAnEarlierLifeDoesNotConfirm) {
+  table.receive(kBert, from_bert(0), out);
+  const ForkAdd first = asked();
+  table.answered(kOwner, first, kRegistered, out);
+  table.release(from_bert(0).fork, out);
+  table.answered(kOwner, ForkDelete{from_bert(0).rref, from_bert(0).fork}, kEnded, out);
+  out.clear();
+  table.receive(kBert, from_bert(0), out);  // the frame again, late
+  table.answered(kOwner, first, kRegistered, out);
+  EXPECT_EQ(count<ForkConfirmed>(out), 0U);
+  table.answered(kOwner, asked(), kEnded, out);
+  EXPECT_EQ(count<ForkFailed>(out), 1U);
+}
+
 TEST_F(UserTableTest, HandOverFromAnotherAgentThanItsMakerIsRefused) {
   Handover forged = from_bert(0);
   forged.fork.origin = 9999;
@@ -120,6 +135,23 @@ TEST_F(UserTableTest, ParentOutlivesItsChildsConfirmation) {
   EXPECT_EQ(count<Send<ForkDelete>>(out), 1U) << "a repeated message";
 }
 
+TEST_F(UserTableTest, AcceptedCallSettlesItsChildren) {
+  const ForkId parent = created();
+  const auto child = table.hand_over(parent, kBert);
+  table.release(parent, out);
+  table.hand_over_ended(child->fork, Outcome::accepted, out);
+  EXPECT_EQ(count<Send<ForkFence>>(out), 0U);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
+}
+
+TEST_F(UserTableTest, ChildThatTheUserGaveUpIsFenced) {
+  const ForkId parent = created();
+  const auto child = table.hand_over(parent, kBert);
+  table.on_child_settled(kBert, {child->fork, false}, out);
+  EXPECT_EQ(count<Send<ForkFence>>(out), 1U);
+  EXPECT_EQ(table.find(parent)->children, 1U);
+}
+
 // --- Losses ---
 
 TEST_F(UserTableTest, ALeavingAgentReleasesForksThatStillHaveHandles) {
@@ -148,6 +180,26 @@ TEST_F(UserTableTest, ALeavingAgentReleasesForksThatStillHaveHandles) {
   table.release(busy, out);
   table.release(pending, out);
   EXPECT_TRUE(table.live_forks().empty());
+}
+
+TEST_F(UserTableTest, LostOwnerFailsEveryFork) {
+  const ForkId confirmed = created();
+  table.receive(kBert, from_bert(0), out);
+  const auto child = table.hand_over(confirmed, kBert);
+  out.clear();
+  table.agent_lost(kOwner, out);
+  ASSERT_EQ(count<ForkFailed>(out), 2U);
+  EXPECT_EQ(all<ForkFailed>(out)[0].fault, Fault::owner_lost);
+  ASSERT_EQ(count<Send<ChildSettled>>(out), 1U);
+  EXPECT_FALSE(all<Send<ChildSettled>>(out)[0].message.by_owner) << "Bert may know better, and has to ask";
+  EXPECT_EQ(table.begin_request(confirmed), Fault::owner_lost);
+  EXPECT_FALSE(table.hand_over(confirmed, kBert));
+  table.hand_over_ended(child->fork, Outcome::unknown, out);  // too late to have an effect
+  table.release(confirmed, out);
+  table.release(from_bert(0).fork, out);
+  EXPECT_TRUE(table.live_forks().empty());
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
+  EXPECT_EQ(count<Send<ForkFence>>(out), 0U);
 }
 
 TEST_F(UserTableTest, ForksFromALostOwnerAreRefused) {
