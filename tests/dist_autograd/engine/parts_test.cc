@@ -441,6 +441,30 @@ TEST(EngineParts, WeightsMayRunBetweenDeliveries) {
   }
 }
 
+TEST(EngineParts, AnAbandonedSourceDoesNotBlockOtherNodes) {
+  const auto w = leaf({6, 6}, 2), v = leaf({6, 6}, 3);
+  const Input input(numbers({4, 6}, 1));
+  const auto scaled = w * 2, first = input.x.mm(scaled), second = scaled.mm(v);
+  const NodePtr one = source_of("one", {first}), two = source_of("two", {second});
+  MapSink sink;
+  NodeExecutor executor(sink, in_parts);
+  executor.expect(one);
+  executor.expect(two);
+  executor.plan();
+  executor.deliver(one, {numbers({4, 6}, 4)});
+  executor.run();
+  EXPECT_TRUE(executor.waiting()) << "the product by 2, of the weight part, waits for the second source";
+  executor.run_weights();
+  EXPECT_EQ(sink.calls, 0);
+  executor.abandon(two);
+  EXPECT_FALSE(executor.waiting());
+  executor.run();
+  executor.run_weights();
+  EXPECT_TRUE(executor.complete());
+  expect_identical(sink[w], numbers({4, 6}, 1).t().mm(numbers({4, 6}, 4)) * 2, "w");
+  EXPECT_FALSE(sink[v].defined());
+}
+
 TEST(EngineParts, GradIsWrittenInTheWeightPart) {
   const Input input(numbers({4, 6}, 1));
   const Built built = two_layers(input.x);
@@ -503,6 +527,17 @@ TEST(EngineParts, AWeightChangedBetweenThePartsGivesTheErrorOfLibTorch) {
             std::string::npos);
   EXPECT_TRUE(executor.failed());
   EXPECT_EQ(kind_of([&] { executor.run_weights(); }), ErrorKind::failed_precondition);
+}
+
+TEST(EngineParts, AnExceptionInTheWeightPartIsRethrown) {
+  const Input input(numbers({4, 6}, 1));
+  const auto w = leaf({6, 6}, 2);
+  MapSink sink;
+  NodeExecutor executor(sink, in_parts);
+  run_inputs(executor, input.x.mm(testing::Fail::apply(w)).sum());
+  EXPECT_TRUE(input.exit->gradient.defined());
+  EXPECT_EQ(testing::message_of([&] { executor.run_weights(); }), "no luck");
+  EXPECT_TRUE(executor.failed());
 }
 
 TEST(EngineParts, WeightsRunOnlyAfterThePlan) {

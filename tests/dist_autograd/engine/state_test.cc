@@ -217,6 +217,21 @@ struct TwoSources : ::testing::Test {
   }
 };
 
+TEST_F(TwoSources, ASourceWithoutGradientsDoesNotBlockTheOther) {
+  executor.deliver(first, {numbers({4}, 3)});
+  executor.run();
+  EXPECT_TRUE(executor.waiting()) << "the node of h has part of its gradients";
+  EXPECT_EQ(sink.calls, 0);
+  executor.abandon(second);
+  EXPECT_FALSE(executor.waiting());
+  EXPECT_EQ(sink.calls, 0) << "abandon runs nothing";
+  executor.run();
+  EXPECT_TRUE(executor.complete());
+  EXPECT_FALSE(sink[w].defined()) << "a node where nothing comes does not run";
+  auto again = leaf({4}, 1);
+  expect_identical(sink[x], torch::autograd::grad({again.sin().exp()}, {again}, {numbers({4}, 3)})[0], "x");
+}
+
 TEST_F(TwoSources, WithoutGradientsNoNodeRuns) {
   executor.abandon(first);
   EXPECT_FALSE(executor.complete());
