@@ -126,6 +126,15 @@ TEST(Future, AnExceptionInThenFailsTheNextFuture) {
   EXPECT_EQ(kind_of([&] { return next.get(); }), ErrorKind::not_found);
 }
 
+TEST(Future, ABrokenPromiseRunsThen) {
+  std::optional<ErrorKind> seen;
+  {
+    Promise<int> promise;
+    promise.future().then([&](Result<int>&& result) { seen = kind_of([&] { return result.value(); }); });
+  }
+  EXPECT_EQ(seen, ErrorKind::aborted);
+}
+
 TEST(Future, CancelRequestsOnceInFlightAndNotAfterwards) {
   int asked = 0;
   Promise<int> promise;

@@ -15,6 +15,18 @@ Prefix prefix_of(const OutboundFrame& frame) {
 }
 std::uint64_t id_of(const OutboundFrame& frame) { return prefix_of(frame).call_id; }
 
+// Frames may be acknowledged that were not sent over the latest connection.
+TEST(SentFramesTest, AnAcknowledgementSkipsUnsentFrames) {
+  SentFrames frames;
+  for (std::uint64_t id = 0; id < 4; ++id) frames.keep(frame(FrameKind::request, id));
+  frames.rewind();
+  frames.acknowledge(3);
+  EXPECT_EQ(frames.unsent(), 3U);
+  EXPECT_EQ(id_of(frames.next()), 3U);
+  frames.acknowledge(2);
+  EXPECT_EQ(frames.first(), 3U) << "an older number has no effect";
+}
+
 TEST(SentFramesTest, AWithdrawnRequestKeepsItsNumber) {
   SentFrames frames;
   auto request = frame(FrameKind::request, 7);

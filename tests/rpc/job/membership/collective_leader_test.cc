@@ -58,6 +58,21 @@ class CollectiveLeaderTest : public testing::Test {
 
 using Values = std::map<std::string, std::int64_t>;
 
+TEST_F(CollectiveLeaderTest, RoundsNamesAndMembersAreDistinguished) {
+  auto first = come(a, arrival({a, b}, 0), 10), second = come(a, arrival({a, b}, 1), 11);
+  auto other = come(a, arrival({a, b}, 0, "y"), 12), larger = come(a, arrival({a, b, c}, 0), 13);
+  auto alone = come(a, arrival({a}, 0), 14);
+  EXPECT_EQ(values(std::move(alone)), (Values{{"a", 14}}));
+  got(come(b, arrival({a, b}, 1), 21));
+  EXPECT_FALSE(first.ready());
+  EXPECT_EQ(values(std::move(second)), (Values{{"a", 11}, {"b", 21}}));
+  got(come(b, arrival({a, b}, 0, "y"), 22));
+  EXPECT_EQ(values(std::move(other)), (Values{{"a", 12}, {"b", 22}}));
+  got(come(b, arrival({a, b}, 0), 20));
+  EXPECT_EQ(values(std::move(first)), (Values{{"a", 10}, {"b", 20}}));
+  EXPECT_FALSE(larger.ready());
+}
+
 TEST_F(CollectiveLeaderTest, ADeadlineFailsARoundAlsoForLateMembers) {
   CollectiveArrival hasty = arrival({a, b, c});
   hasty.timeout = 1;
@@ -96,6 +111,15 @@ TEST_F(CollectiveLeaderTest, AnErrorNamesOnlySomeOfManyMissingMembers) {
   expect_error(
       come(a, hasty), ErrorKind::deadline_exceeded,
       "barrier: 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i' and 17 others did not call it before the deadline");
+}
+
+TEST_F(CollectiveLeaderTest, AnotherIncarnationIsNotTheAwaitedMember) {
+  auto waiting = come(a, arrival({a, b}));
+  judge(roster({{a, MemberState::joined}, {{"b", 2}, MemberState::joined}}), 5);
+  expect_error(std::move(waiting), ErrorKind::peer_lost, "all_gather 'x': 'b' was lost");
+  waiting = come(a, arrival({a, {"b", 2}}));
+  got(come({"b", 2}, arrival({a, {"b", 2}})));
+  got(std::move(waiting));
 }
 
 // A member that the leader has not seen yet is not taken for lost.

@@ -55,6 +55,31 @@ class RingTest : public testing::Test {
   std::error_code error;
 };
 
+TEST_F(RingTest, AcceptsBytesUpToItsCapacity) {
+  const std::string much(3 * capacity, 'x');
+  EXPECT_TRUE(writer.writable());
+  EXPECT_EQ(write(much), capacity);
+  EXPECT_FALSE(writer.writable());
+  EXPECT_EQ(write("y"), 0U);
+  EXPECT_EQ(error, would_block);
+  EXPECT_EQ(read(10).size(), 10U);
+  EXPECT_EQ(write("yyyyyyyyyyyyyyyyy"), 10U);
+  EXPECT_EQ(read(3 * capacity), much.substr(0, capacity - 10) + "yyyyyyyyyy");
+}
+
+TEST_F(RingTest, EndsAfterTheWrittenBytes) {
+  write("last");
+  writer.end();
+  EXPECT_TRUE(reader.readable());
+  EXPECT_EQ(read(2), "la");
+  EXPECT_EQ(read(), "st");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(reader.readable());
+    EXPECT_EQ(read(), "");
+    EXPECT_EQ(error, asio::error::eof);
+  }
+}
+
 TEST_F(RingTest, AnAbandonedReaderReadsTheBytesWrittenBefore) {
   write("by then");
   reader.abandon();
