@@ -33,6 +33,10 @@ TEST_P(GroupMemory, OverlapsAreRefusedOnAllRanksBeforeDataMoves) {
          "all_to_all");
   expect([&](const Group& group) { return group.all_gather(Tensors{whole}, Tensors{shifted}); },
          "all_gather");
+  const Tensors parts = of_ranks(ranks, [&](int rank) { return flat.narrow(0, 2 * rank, 2); });
+  expect([&](const Group& group) { return group.all_gather_v(parts, parts[1]); }, "all_gather_v");
+  expect([&](const Group& group) { return group.reduce_scatter_v(flat.narrow(0, 1, 2), parts); },
+         "reduce_scatter_v");
   expect([&](const Group& group) { return group.inlined().all_gather(whole, shifted); }, "all_gather");
   expect_equal(whole, at::ones({ranks, 6}));
   const Tensors tensors = of_ranks(ranks, [&](int rank) { return values(rank, {6}); });

@@ -1,5 +1,7 @@
 #include <weft/parallel/collectives/internal/hosts/levels.h>
 
+#include <algorithm>
+
 #include "tests/parallel/collectives/company.h"
 
 namespace weft::collectives::testing {
@@ -29,6 +31,42 @@ TEST(HostsOfRanks, HaveAsManyColumnsAsTheSmallestHasRanks) {
   EXPECT_EQ(hosts->here(), 3);
   EXPECT_FALSE(hosts->in_column());
   EXPECT_TRUE(Hosts::of({"a", "a", "b"}, 2)->in_column());
+}
+
+// Every byte of every rank is in one section, and sections follow each other.
+TEST(BlocksOfColumns, CoverAllRanksOnce) {
+  const std::vector<std::vector<std::string>> cases{
+      {"a", "b", "b", "b"}, {"a", "a", "b"},           {"a", "b", "b", "b", "c", "c"},
+      {"a", "a", "b", "b"}, {"a", "b", "a", "b", "a"}, {"a", "a", "a", "b", "b", "a", "b", "a"}};
+  for (const auto& names : cases) {
+    std::vector<std::size_t> sizes;
+    for (std::size_t rank = 0; rank < names.size(); ++rank) sizes.push_back(rank * 3 % 5);
+    const auto blocks = blocks_of(sizes);
+    const auto hosts = Hosts::of(names, 0);
+    ASSERT_TRUE(hosts);
+    const BlocksByColumn by_column(*hosts, blocks);
+    ASSERT_EQ(by_column.columns.size(), static_cast<std::size_t>(hosts->columns));
+    std::size_t at = 0;
+    for (std::size_t column = 0; column < by_column.columns.size(); ++column) {
+      EXPECT_EQ(by_column.columns[column].begin, at);
+      ASSERT_EQ(by_column.sections[column].size(), static_cast<std::size_t>(hosts->count()));
+      std::size_t section = 0;
+      for (const Range part : by_column.sections[column]) {
+        EXPECT_EQ(part.begin, section);
+        section = part.end;
+      }
+      EXPECT_EQ(by_column.columns[column].size(), section);
+      at = by_column.columns[column].end;
+    }
+    EXPECT_EQ(at, blocks.back().end);
+    std::vector<bool> covered(at);
+    for (const auto& [block, place] : by_column.pieces)
+      for (std::size_t i = 0; i < block.size(); ++i) {
+        EXPECT_FALSE(covered[place + i]);
+        covered[place + i] = true;
+      }
+    EXPECT_EQ(std::count(covered.begin(), covered.end(), false), 0);
+  }
 }
 
 TEST(BlocksOfColumns, KeepTheOrderOfRanksIfHostsAreContiguous) {
