@@ -19,7 +19,7 @@ class Stress : public RRefTest, public testing::WithParamInterface<bool> {
     std::mt19937 random(seed);
     const auto any = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
     std::vector<std::pair<std::string, RRef<Box>>> mine;  // with the name of each owner
-    std::vector<rpc::Future<void>> under_way;
+    std::vector<rpc::Future<void>> in_progress;
     for (int round = 0; round < rounds; ++round) {
       const std::string& who = names[any(names.size())];
       const std::string& whom = names[any(names.size())];
@@ -30,11 +30,11 @@ class Stress : public RRefTest, public testing::WithParamInterface<bool> {
           mine.emplace_back(who, create<Box>(peer, round));
           break;
         case 2:
-          under_way.push_back(mine[any(mine.size())].second.call<&Box::set>(round));
+          in_progress.push_back(mine[any(mine.size())].second.call<&Box::set>(round));
           break;
         case 3: {
           const auto& [holder, box] = mine[any(mine.size())];
-          under_way.push_back(peers.at({holder, whom}).call<&Keeper::keep>(box));
+          in_progress.push_back(peers.at({holder, whom}).call<&Keeper::keep>(box));
           break;
         }
         case 4: {
@@ -45,7 +45,7 @@ class Stress : public RRefTest, public testing::WithParamInterface<bool> {
         case 5: {  // one box keeps another, always the older one, to avoid a cycle
           const auto i = any(mine.size()), j = any(mine.size());
           if (i != j && mine[i].first == mine[j].first)
-            under_way.push_back(mine[std::max(i, j)].second.call<&Box::keep>(mine[std::min(i, j)].second));
+            in_progress.push_back(mine[std::max(i, j)].second.call<&Box::keep>(mine[std::min(i, j)].second));
           break;
         }
         default:
@@ -53,16 +53,16 @@ class Stress : public RRefTest, public testing::WithParamInterface<bool> {
           break;
       }
       if (any(20) == 0) peer.call<&Keeper::drop>().then([](auto&&) {});
-      if (any(50) == 0) wait_for(under_way);
+      if (any(50) == 0) wait_for(in_progress);
     }
-    wait_for(under_way);
+    wait_for(in_progress);
   }
-  void wait_for(std::vector<rpc::Future<void>>& under_way) {
-    for (auto& future : under_way) {
+  void wait_for(std::vector<rpc::Future<void>>& in_progress) {
+    for (auto& future : in_progress) {
       got(std::move(future));
       ++ended;
     }
-    under_way.clear();
+    in_progress.clear();
   }
   std::map<std::pair<std::string, std::string>, rpc::Peer> peers;
   std::atomic<int> ended{0};

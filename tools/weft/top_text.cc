@@ -28,7 +28,7 @@ unsigned long long number(std::uint64_t n) { return n; }
 struct Row {
   std::string name;
   double calls = 0, failed = 0;  // a second
-  std::uint64_t under_way = 0, all = 0;
+  std::uint64_t in_progress = 0, all = 0;
 };
 
 // The growth of a counter per second. If a counter has shrunk, its growth is 0.
@@ -55,7 +55,7 @@ std::vector<Row> rows(const rpc::AgentStats& before, const rpc::AgentStats& now,
                     method.accepted - std::min(method.answered, method.accepted), method.accepted});
   }
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
-    return std::tie(a.calls, a.under_way, a.all) > std::tie(b.calls, b.under_way, b.all);
+    return std::tie(a.calls, a.in_progress, a.all) > std::tie(b.calls, b.in_progress, b.all);
   });
   return rows;
 }
@@ -114,7 +114,7 @@ std::string top_text(const rpc::AgentStats& before, const rpc::AgentStats& now, 
       break;
     }
     text.push_back(formatted("%10.1f %9.1f %9llu %12llu  ", all[i].calls, all[i].failed,
-                             number(all[i].under_way), number(all[i].all)) +
+                             number(all[i].in_progress), number(all[i].all)) +
                    printable(all[i].name));
   }
   std::string joined;

@@ -279,7 +279,7 @@ class Judge {
       return;
     }
     if (!group.without_dump().empty()) return;  // tell_without_dump() reports it
-    FlightFinding& finding = add(Kind::under_way, group, inside,
+    FlightFinding& finding = add(Kind::in_progress, group, inside,
                                  entry.what() + ": all ranks have begun it, " + group.describe(inside) +
                                      (inside.size() == 1 ? " is" : " are") + " not done");
     set(finding, ordinal);
@@ -418,8 +418,9 @@ void append(std::string& out, const FlightFinding& finding, const std::string& i
 }  // namespace
 
 std::string_view name_of(FlightFinding::Kind kind) {
-  static constexpr std::string_view names[] = {"cycle",      "mismatch", "no_dump", "missing",   "under_way",
-                                               "unreceived", "unsent",   "unlike",  "in_transit"};
+  static constexpr std::string_view names[] = {"cycle",   "mismatch",    "no_dump",
+                                               "missing", "in_progress", "unreceived",
+                                               "unsent",  "unlike",      "in_transit"};
   static_assert(std::size(names) == static_cast<std::size_t>(FlightFinding::Kind::in_transit) + 1);
   return names[static_cast<std::size_t>(kind)];
 }

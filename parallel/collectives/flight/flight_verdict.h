@@ -17,15 +17,15 @@ namespace weft::collectives {
 struct FlightFinding {
   // The kind of the problem. The comments state the meaning and order of `ranks`.
   enum class Kind : std::uint8_t {
-    cycle,       // members wait for each other
-    mismatch,    // ranks call different operations: `ranks` are the minority
-    no_dump,     // `ranks` have no dump; they may be dead
-    missing,     // `ranks` have not started a collective in which other ranks wait
-    under_way,   // all have started a collective, and `ranks` have not completed it
-    unreceived,  // a send, `ranks` {sender, receiver}, that has not been received
-    unsent,      // a receive, `ranks` {receiver, sender or none}, of a message that was not sent
-    unlike,      // a send and a receive, `ranks` {sender, receiver}, of different types
-    in_transit,  // a send and a receive, `ranks` {sender, receiver}, of the same type
+    cycle,        // members wait for each other
+    mismatch,     // ranks call different operations: `ranks` are the minority
+    no_dump,      // `ranks` have no dump; they may be dead
+    missing,      // `ranks` have not started a collective in which other ranks wait
+    in_progress,  // all have started a collective, and `ranks` have not completed it
+    unreceived,   // a send, `ranks` {sender, receiver}, that has not been received
+    unsent,       // a receive, `ranks` {receiver, sender or none}, of a message that was not sent
+    unlike,       // a send and a receive, `ranks` {sender, receiver}, of different types
+    in_transit,   // a send and a receive, `ranks` {sender, receiver}, of the same type
   };
 
   // For a cycle, `group` and `ranks` are empty. For all other kinds, `ranks` are ranks of the group.

@@ -85,7 +85,7 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
 
   void peer_gone(const AgentId& peer, const Error& reason);
   void peer_job_failed(const AgentId& peer, const Error& error);
-  void attend() const;  // on the host: a joining member has called; throws the error that ended the job
+  void check_alive() const;  // on the host: a joining member has called; throws the error that ended the job
   void on_loss_report(const AgentId& teller, const std::string& name, const std::string& reason);
   // On the leader of a collective: a member has called. Throws if this agent is not the leader.
   Future<CollectiveLeader::Gathered> arrive(CallContext& call, const CollectiveArrival& arrival,
@@ -211,15 +211,15 @@ inline constexpr auto store_pause = std::chrono::milliseconds{500};  // before t
 class MembershipService {
  public:
   explicit MembershipService(std::weak_ptr<JobMembership> job) : job_(std::move(job)) {}
-  void attend(CallContext& call);
+  void check_alive(CallContext& call);
   void lost(CallContext& call, std::string name, std::string reason);
   Future<CollectiveLeader::Gathered> arrive(CallContext& call, CollectiveArrival arrival, Buffer value);
 
-  using Service =
-      rpc::Service<"weft.membership",
-                   Method<"attend", &MembershipService::attend, idempotent, non_blocking, background>,
-                   Method<"lost", &MembershipService::lost, idempotent, non_blocking, background>,
-                   Method<"arrive", &MembershipService::arrive, non_blocking, background>>;
+  using Service = rpc::Service<
+      "weft.membership",
+      Method<"check_alive", &MembershipService::check_alive, idempotent, non_blocking, background>,
+      Method<"lost", &MembershipService::lost, idempotent, non_blocking, background>,
+      Method<"arrive", &MembershipService::arrive, non_blocking, background>>;
 
  private:
   std::weak_ptr<JobMembership> job_;

@@ -278,7 +278,7 @@ void JobMembership::announce_loss(const MemberRecord& lost, const Error& reason,
   when_all(std::move(told)).then([self = shared_from_this(), error](auto&&) { self->fail(error); });
 }
 
-void JobMembership::attend() const {
+void JobMembership::check_alive() const {
   MutexLock lock(mutex_);
   if (failure_) throw *failure_;
   if (!is_host())

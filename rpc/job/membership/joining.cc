@@ -252,7 +252,7 @@ Task<void> Joining::meet_host(std::shared_ptr<Joining> self) {
   // ended.
   const Peer peer(self->core_, self->core_->routes().to_name(host->name, host->addresses));
   try {
-    co_await peer.call<&MembershipService::attend>();
+    co_await peer.call<&MembershipService::check_alive>();
   } catch (const RemoteError& remote) {
     throw Error(remote.kind(), remote.detail());
   }

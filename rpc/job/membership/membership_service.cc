@@ -12,8 +12,8 @@ Future<std::vector<MemberEvent>> MemberWatch::next() {
 
 namespace detail {
 
-void MembershipService::attend(CallContext&) {
-  if (const auto job = job_.lock()) job->attend();
+void MembershipService::check_alive(CallContext&) {
+  if (const auto job = job_.lock()) job->check_alive();
 }
 
 void MembershipService::lost(CallContext& call, std::string name, std::string reason) {

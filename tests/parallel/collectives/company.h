@@ -119,9 +119,9 @@ class Company {
 // Calls the same on every rank at the same time, and expects that all futures succeed.
 template <class F>
 void together(const std::vector<Group>& groups, F begin) {
-  Futures under_way;
-  for (const Group& group : groups) under_way.push_back(begin(group));
-  for (auto& future : under_way) got(std::move(future));
+  Futures in_progress;
+  for (const Group& group : groups) in_progress.push_back(begin(group));
+  for (auto& future : in_progress) got(std::move(future));
 }
 
 // The same for futures of values. Returns the results.

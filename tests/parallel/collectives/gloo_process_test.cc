@@ -152,12 +152,12 @@ Tensors run(const GlooCase& c, const Tensors& inputs, const Side& side, int firs
   std::vector<Own> own;
   for (std::size_t rank = 0; rank < inputs.size(); ++rank)
     own.emplace_back(c, side.groups[rank], side.backend == Backend::placed);
-  Futures under_way;
+  Futures in_progress;
   for (int i = 0; i < c.ranks; ++i) {
     const auto rank = static_cast<std::size_t>((first + i) % c.ranks);
-    under_way.push_back(own[rank].begin(inputs[rank]));
+    in_progress.push_back(own[rank].begin(inputs[rank]));
   }
-  for (auto& future : under_way) got(std::move(future));
+  for (auto& future : in_progress) got(std::move(future));
   Tensors results;
   for (const Own& rank : own) results.push_back(rank.result());
   return results;

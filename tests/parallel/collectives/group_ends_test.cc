@@ -200,7 +200,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, GroupKills,
                          ::testing::PrintToStringParamName());
 TEST_P(GroupKills, ADeathInAnyOperationIsNamedToAllSurvivors) {
   constexpr std::size_t operations = std::size(group_operations);
-  struct UnderWay {
+  struct InProgress {
     std::size_t operation;
     Begun begun;
   };
@@ -216,19 +216,19 @@ TEST_P(GroupKills, ADeathInAnyOperationIsNamedToAllSurvivors) {
     Company company(ranks, GetParam());
     const auto groups = company.groups();
     const Round round{.n = draw(2) == 0 ? 10 : 200'000, .number = draw(1000), .placed = draw(2) == 0};
-    std::vector<std::vector<UnderWay>> under_way(ranks);
+    std::vector<std::vector<InProgress>> in_progress(ranks);
     for (int i = 0; i < 3; ++i) {
       // in the last round every operation occurs, depending on the seed
       const std::size_t operation = i == 2 ? seed % operations : draw(operations);
       for (int rank = 0; rank < ranks; ++rank)
         if (rank != dead || (late != dead && i < 2))
-          under_way[rank].push_back({operation, group_operations[operation].begin(groups[rank], round)});
+          in_progress[rank].push_back({operation, group_operations[operation].begin(groups[rank], round)});
     }
     company.end(dead);
     const std::string name = "worker" + std::to_string(dead);
     for (int rank = 0; rank < ranks; ++rank) {
       if (rank == dead) continue;
-      for (auto& [operation, begun] : under_way[rank]) {
+      for (auto& [operation, begun] : in_progress[rank]) {
         SCOPED_TRACE(group_operations[operation].name);
         const auto error = error_of([&] { got(std::move(begun.done)); });
         if (!error) {

@@ -229,12 +229,12 @@ TEST(GroupsOverLanes, RunEveryOperation) {
   const auto groups = company.groups({.bounds = {.message_bytes = std::size_t{2} << 20}});
   const Round small{.number = 1}, large{.n = 600'000, .number = 2};
   for (int times = 0; times < 2; ++times) {
-    std::vector<std::pair<const char*, Begun>> under_way;
+    std::vector<std::pair<const char*, Begun>> in_progress;
     for (const GroupOperation& operation : group_operations)
       for (const Round& round : {large, small})
         for (const Group& group : groups)
-          under_way.emplace_back(operation.name, operation.begin(group, round));
-    for (auto& [name, begun] : under_way) {
+          in_progress.emplace_back(operation.name, operation.begin(group, round));
+    for (auto& [name, begun] : in_progress) {
       got(std::move(begun.done));
       EXPECT_TRUE(begun.right()) << name;
     }

@@ -24,7 +24,7 @@ class WEFT_EXPORT HostsBackend final : public Backend {
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return queue_.space().allocate(bytes); }
   std::optional<std::uint64_t> offset_for(int to, const rpc::Buffer& memory) const override;
   rpc::Buffer memory_of(int from, std::uint64_t offset, std::size_t bytes) const override;
-  void member_left() override { queue_.take_none_here(); }
+  void member_left() override { queue_.disable_inline(); }
   void stop() override;
 
  private:

@@ -38,12 +38,12 @@ class SharedCollective final : public CollectiveInFlight {
 void SharedCollective::start(bool inlined) {
   if (inlined && group().may_wait_here() && transfer_.bytes() <= max_bytes_here) {
     if (auto outcome = queue_.run_here(transfer())) {
-      const bool under_way = outcome->ok() && outcome->value() == SharedTransfer::State::under_way;
-      if (!under_way) return over(std::move(*outcome));
+      const bool in_progress = outcome->ok() && outcome->value() == SharedTransfer::State::in_progress;
+      if (!in_progress) return over(std::move(*outcome));
       return group().run_in_turn(
           [self = self()] {
             self->group().keep(self);
-            self->queue_.go_on(self->transfer(), self->when_over());
+            self->queue_.continue_async(self->transfer(), self->when_over());
           },
           true);
     }

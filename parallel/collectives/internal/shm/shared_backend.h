@@ -24,7 +24,7 @@ class WEFT_EXPORT SharedBackend final : public Backend {
     return {nullptr, queue_.space().memory_of(from, offset, bytes), bytes};
   }
   std::uint64_t begun() const override { return queue_.begun(); }
-  void member_left() override { queue_.take_none_here(); }
+  void member_left() override { queue_.disable_inline(); }
   void stop() override { queue_.stop(); }
 
  private:

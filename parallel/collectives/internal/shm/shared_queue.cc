@@ -29,14 +29,14 @@ std::optional<SharedQueue::Outcome> SharedQueue::run_here(const TransferPtr& tra
     transfer->set_sequence(begun_.fetch_add(1, std::memory_order_relaxed));
   }
   auto outcome = advance(*state_, *transfer, Lockstep::Patience::brief);
-  if (outcome.ok() && outcome.value() == SharedTransfer::State::under_way) return outcome;
+  if (outcome.ok() && outcome.value() == SharedTransfer::State::in_progress) return outcome;
   rpc::MutexLock lock(state_->mutex);
   state_->busy = false;
   if (!state_->entries.empty()) wake();
   return outcome;
 }
 
-void SharedQueue::go_on(const TransferPtr& transfer, Done done) {
+void SharedQueue::continue_async(const TransferPtr& transfer, Done done) {
   rpc::MutexLock lock(state_->mutex);
   state_->entries.push_front({transfer, std::move(done)});
   state_->busy = false;
@@ -51,7 +51,7 @@ void SharedQueue::push(const TransferPtr& transfer, Done done) {
 }
 
 void SharedQueue::stop() {
-  take_none_here();
+  disable_inline();
   space_->lockstep().stop();
 }
 

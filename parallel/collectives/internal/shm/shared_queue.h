@@ -38,17 +38,17 @@ class WEFT_EXPORT SharedQueue {
   }  // the number of transfers so far
 
   // Runs the collective on this thread. Empty: it was not started, because other transfers are in flight or
-  // waiting, or because take_none_here() was called. State::under_way: the transfer is in flight, and no
-  // other transfer starts until go_on() is called.
+  // waiting, or because disable_inline() was called. State::in_progress: the transfer is in flight, and no
+  // other transfer starts until continue_async() is called.
   std::optional<Outcome> run_here(const TransferPtr& transfer);
   // Continues a transfer that run_here() has left in flight, on the queue's thread. `done` is called once.
-  void go_on(const TransferPtr& transfer, Done done);
+  void continue_async(const TransferPtr& transfer, Done done);
   // Runs the collective on the queue's thread, after all earlier ones. `done` is called once.
   void push(const TransferPtr& transfer, Done done);
 
   // From now on run_here() starts no transfer: a member has left, and the program's threads must not wait for
   // it.
-  void take_none_here() { open_.store(false); }
+  void disable_inline() { open_.store(false); }
   // Ends the transfer in flight, and all later ones, with State::stopped.
   void stop();
 

@@ -84,8 +84,8 @@ SharedTransfer::State SharedTransfer::advance(Lockstep::Patience patience) {
       stage_ = Stage::announced;
     }
     if (!space_.lockstep().await_all(awaited_.load(std::memory_order_relaxed), patience))
-      return space_.lockstep().stopped() ? State::stopped : State::under_way;
-    State state = State::under_way;
+      return space_.lockstep().stopped() ? State::stopped : State::in_progress;
+    State state = State::in_progress;
     switch (stage_) {
       case Stage::start:
         break;
@@ -98,14 +98,14 @@ SharedTransfer::State SharedTransfer::advance(Lockstep::Patience patience) {
         state = State::differs;
         break;
       case Stage::chunked:
-        state = take_part() ? State::done : State::under_way;
+        state = take_part() ? State::done : State::in_progress;
         break;
       case Stage::zero_copy:
         state = State::done;
         break;
     }
     if (state == State::done && collective_.after) collective_.after();
-    if (state != State::under_way) return state;
+    if (state != State::in_progress) return state;
   }
 }
 
@@ -173,7 +173,7 @@ SharedTransfer::State SharedTransfer::choose() {
     own[std::min(text.size(), sizeof own - 1)] = 0;
     stage_ = Stage::mismatch;
     publish();
-    return State::under_way;
+    return State::in_progress;
   }
   if (is_exchange_of_sizes()) expect_sizes();
   if (small) {
@@ -188,7 +188,7 @@ SharedTransfer::State SharedTransfer::choose() {
   stage_ = Stage::chunked;
   put(0);
   publish();
-  return State::under_way;
+  return State::in_progress;
 }
 
 void SharedTransfer::expect_sizes() const {
@@ -280,7 +280,7 @@ SharedTransfer::State SharedTransfer::take_zero_copy() {
   if (space_.lockstep().stopped()) return State::stopped;  // a part of the data was not read
   stage_ = Stage::zero_copy;
   publish();
-  return State::under_way;
+  return State::in_progress;
 }
 
 // --- Part by part ---

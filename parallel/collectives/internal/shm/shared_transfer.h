@@ -23,10 +23,10 @@ class WEFT_EXPORT SharedTransfer {
  public:
   // The result of advance().
   enum class State : std::uint8_t {
-    under_way,  // it must be continued with advance()
-    done,       // the output is complete, and no rank accesses this rank's tensors any more
-    differs,    // texts() has the signature of each rank; no data moved
-    stopped,    // by Lockstep::stop()
+    in_progress,  // it must be continued with advance()
+    done,         // the output is complete, and no rank accesses this rank's tensors any more
+    differs,      // texts() has the signature of each rank; no data moved
+    stopped,      // by Lockstep::stop()
   };
 
   // Publishes nothing before advance().
@@ -38,7 +38,7 @@ class WEFT_EXPORT SharedTransfer {
   // Whether set_sequence() was called.
   bool begun() const { return sequence_ != none; }
 
-  // under_way: a brief wait has ended. Throws protocol_error if the ranks' data do not fit together.
+  // in_progress: a brief wait has ended. Throws protocol_error if the ranks' data do not fit together.
   State advance(Lockstep::Patience patience);
 
   void stop() { space_.lockstep().stop(); }  // this transfer, and all later transfers of the space

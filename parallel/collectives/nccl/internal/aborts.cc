@@ -17,7 +17,7 @@ void Aborts::pause() {
   ++pauses_;
 }
 
-void Aborts::go_on(const Device& device) {
+void Aborts::resume(const Device& device) {
   rpc::MutexLock lock(mutex_);
   --pauses_;
   start(device);

@@ -36,10 +36,10 @@ class WEFT_EXPORT Aborts {
     add(device, [handle] { return handle; }, std::move(done));
   }
 
-  // No abort starts between pause() and go_on(). Pauses may be nested: aborts start after the last go_on().
+  // No abort starts between pause() and resume(). Pauses may be nested: aborts start after the last resume().
   // Neither function blocks.
   void pause();
-  void go_on(const Device& device);
+  void resume(const Device& device);
 
  private:
   struct Abort {

@@ -241,7 +241,7 @@ bool Communicator::look_within(Clock::time_point now) {
     more = !flights_.empty() && !over_;
   }
   for (Flight& flight : done) {
-    flight.let_go();
+    flight.release();
     flight.promise.complete({});
   }
   if (failed) fail(*failed);
@@ -257,7 +257,7 @@ void Communicator::end_flights() {
     why = std::make_exception_ptr(*over_);
   }
   (void)device_.try_within([&] {
-    for (Flight& flight : flights) flight.let_go();
+    for (Flight& flight : flights) flight.release();
   });
   for (Flight& flight : flights) flight.promise.fail(why);
 }
@@ -290,13 +290,13 @@ void Communicator::start_abort() {
   device_.aborts->add(device_, [self = shared_from_this()] { return self->take(); }, aborted_here());
 }
 
-// Returns null if a thread is inside NCCL (then let_go() waits for it), or if there is nothing to abort. A
+// Returns null if a thread is inside NCCL (then release() waits for it), or if there is nothing to abort. A
 // poll is inside NCCL for some µs only; it must not keep the communicator out of the group of aborts.
 Comm* Communicator::take() {
   constexpr std::chrono::milliseconds longer_than_a_poll{100};
   std::unique_lock lock(inside_, longer_than_a_poll);
   if (!lock) {
-    device_.background->post([self = shared_from_this()] { self->let_go(); });
+    device_.background->post([self = shared_from_this()] { self->release(); });
     return nullptr;
   }
   Comm* const handle = std::exchange(handle_, nullptr);
@@ -305,7 +305,7 @@ Comm* Communicator::take() {
   return handle;
 }
 
-void Communicator::let_go() {
+void Communicator::release() {
   std::unique_lock lock(inside_, options_.abort_timeout);
   if (!lock)  // an abort now would be undefined behaviour: its resources are lost, and the thread with them
     return has_let_go(std::make_exception_ptr(Error(

@@ -132,7 +132,9 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
     std::function<bool()> ended;
     std::function<std::function<bool()>()> mark;  // null: the group is on the stream
     std::shared_ptr<const void> keeps;
-    void let_go() { ended = nullptr, mark = nullptr, keeps = nullptr; }  // releases tensors: outside the lock
+    void release() {
+      ended = nullptr, mark = nullptr, keeps = nullptr;
+    }  // releases tensors: outside the lock
     rpc::Promise<void> promise;
   };
   Communicator(Device device, Comm* handle, int size, int rank, CommunicatorOptions options);
@@ -150,7 +152,7 @@ class WEFT_EXPORT Communicator final : public Watched, public std::enable_shared
   bool end(const rpc::Error& error);  // false: the communicator had ended before
   void start_abort();
   Comm* take();
-  void let_go();  // blocks
+  void release();  // blocks
   Aborts::Done aborted_here();
   void aborted(Result result, const std::optional<std::string>& why);
   void has_let_go(rpc::Result<void> result);

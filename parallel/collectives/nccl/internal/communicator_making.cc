@@ -58,11 +58,11 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     if (cancelled_) return give_up(cancelled());
     const bool overdue = deadline_ <= now;
     Comm* const made = slot();
-    if (made == nullptr) return go_on(overdue);
+    if (made == nullptr) return try_later(overdue);
     Result state = Result::success;
     const Result asked = api().comm_get_async_error(made, &state);
     if (asked != Result::success) state = asked;
-    if (state == Result::in_progress) return go_on(overdue);
+    if (state == Result::in_progress) return try_later(overdue);
     if (state != Result::success) return give_up(error_of(api(), state, made, what()));
     over_ = settled_ = true;
     promise_.complete(Ptr(new Communicator(device_, made, size_, rank_, options_)));
@@ -108,7 +108,7 @@ class Communicator::Making final : public Watched, public std::enable_shared_fro
     return std::nullopt;
   }
 
-  bool go_on(bool overdue) WEFT_REQUIRES(mutex_) {
+  bool try_later(bool overdue) WEFT_REQUIRES(mutex_) {
     if (!overdue) return true;
     return give_up(Error(ErrorKind::deadline_exceeded, text("not all ranks joined in time")));
   }

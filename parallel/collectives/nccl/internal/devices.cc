@@ -48,7 +48,7 @@ Devices::AbortsTogether::AbortsTogether(Devices& devices) {
 }
 
 Devices::AbortsTogether::~AbortsTogether() {
-  for (const Device& device : paused_) device.aborts->go_on(device);
+  for (const Device& device : paused_) device.aborts->resume(device);
 }
 
 void Devices::run(rpc::Callback job) { background()->post(std::move(job)); }

@@ -199,7 +199,7 @@ const Case cases[] = {
        job.last(2).state = State::done;
        return job.dumps();
      },
-     {{Kind::under_way, 0, {0, 1}}},
+     {{Kind::in_progress, 0, {0, 1}}},
      "group 'world': 3 ranks; 1 collective begun\n"
      "  #0 all_reduce(sum, float32[4]): all ranks have begun it, ranks 0, 1 are not done\n"
      "    rank 0 (worker0): in it at a.cc:1, data moves, waits for rank 2 (worker2), for 99.0 s\n"
@@ -469,7 +469,7 @@ const Case cases[] = {
        job.dump(1).records.entries[0].state = State::moving;
        return job.dumps();
      },
-     {{Kind::under_way, 0, {1}}},
+     {{Kind::in_progress, 0, {1}}},
      "group 'world': 2 ranks; 5 collectives begun\n"
      "  #0 all_reduce(sum, float32[4]): all ranks have begun it, rank 1 (worker1) is not done\n"
      "    rank 0 (worker0): done\n"

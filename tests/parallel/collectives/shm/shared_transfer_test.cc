@@ -22,10 +22,10 @@ class SharedTransfers : public ::testing::Test {
       runs.push_back(std::make_unique<SharedTransfer>(*spaces[rank], *collective));
       runs.back()->set_sequence(sequence);
     }
-    std::vector<SharedTransfer::State> states(2, SharedTransfer::State::under_way);
-    while (states[0] == SharedTransfer::State::under_way || states[1] == SharedTransfer::State::under_way)
+    std::vector<SharedTransfer::State> states(2, SharedTransfer::State::in_progress);
+    while (states[0] == SharedTransfer::State::in_progress || states[1] == SharedTransfer::State::in_progress)
       for (std::size_t rank = 0; rank < 2; ++rank)
-        if (states[rank] == SharedTransfer::State::under_way)
+        if (states[rank] == SharedTransfer::State::in_progress)
           states[rank] = runs[rank]->advance(Lockstep::Patience::brief);
     for (const auto state : states)
       EXPECT_EQ(state, roots[0] == roots[1] ? SharedTransfer::State::done : SharedTransfer::State::differs);
