@@ -13,7 +13,7 @@ using data_parallel::testing::Company;
 using data_parallel::testing::expect_close;
 using data_parallel::testing::Group;
 using data_parallel::testing::Net;
-using data_parallel::testing::on_ranks;
+using test::on_ranks;
 using data_parallel::testing::values_of;
 using rpc::ErrorKind;
 using test::error_of;

@@ -22,7 +22,7 @@ using collectives::DeviceMesh;
 using collectives::testing::Backend;
 using data_parallel::testing::Batch;
 using data_parallel::testing::expect_close;
-using data_parallel::testing::on_ranks;
+using test::on_ranks;
 using data_parallel::testing::values_of;
 using test::expect_error;
 

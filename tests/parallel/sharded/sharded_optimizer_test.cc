@@ -16,6 +16,7 @@ namespace weft::sharded::sharded_optimizer_test {
 namespace {
 
 using namespace data_parallel::testing;
+using test::on_ranks;
 using data_parallel::DistributedDataParallel;
 using data_parallel::Overlap;
 using dist_optim::OptimizerSpec;

@@ -25,7 +25,7 @@ using collectives::Group;
 using collectives::testing::Backend;
 using collectives::testing::Company;
 using data_parallel::testing::Batch;
-using data_parallel::testing::on_ranks;
+using test::on_ranks;
 using tensor_parallel::ColumnParallelLinear;
 using tensor_parallel::placements;
 using tensor_parallel::RowParallelLinear;

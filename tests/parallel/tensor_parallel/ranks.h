@@ -24,7 +24,7 @@ using collectives::ReduceOp;
 using collectives::testing::Backend;
 using collectives::testing::Company;
 using data_parallel::testing::expect_close;
-using data_parallel::testing::on_ranks;
+using test::on_ranks;
 using dist_autograd::testing::numbers;
 using rpc::ErrorKind;
 using test::error_of;

@@ -14,7 +14,7 @@ namespace sharded_part_test {
 
 using namespace testing;
 using data_parallel::testing::Company;
-using data_parallel::testing::on_ranks;
+using test::on_ranks;
 using sharded::FullyShardedDataParallel;
 using sharded::FullyShardedOptimizer;
 using sharded::ShardedOptimizer;

@@ -8,6 +8,7 @@ namespace weft::sharded::flat_parameters_test {
 namespace {
 
 using namespace data_parallel::testing;
+using test::on_ranks;
 using dist_optim::Parameter;
 
 at::Tensor range(at::IntArrayRef shape, at::ScalarType dtype = at::kFloat) {
