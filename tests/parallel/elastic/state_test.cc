@@ -13,11 +13,11 @@ using data_parallel::testing::Company;
 using data_parallel::testing::expect_close;
 using data_parallel::testing::Group;
 using data_parallel::testing::Net;
-using test::on_ranks;
 using data_parallel::testing::values_of;
 using rpc::ErrorKind;
 using test::error_of;
 using test::kind_of;
+using test::on_ranks;
 
 using MakeOptimizer = std::unique_ptr<torch::optim::Optimizer> (*)(std::vector<at::Tensor>);
 

@@ -22,9 +22,9 @@ using collectives::DeviceMesh;
 using collectives::testing::Backend;
 using data_parallel::testing::Batch;
 using data_parallel::testing::expect_close;
-using test::on_ranks;
 using data_parallel::testing::values_of;
 using test::expect_error;
+using test::on_ranks;
 
 // One layer of the model, an entry of its Sequential. Its bias may be frozen.
 struct Layer : torch::nn::Module {

@@ -16,12 +16,12 @@ namespace weft::sharded::sharded_optimizer_test {
 namespace {
 
 using namespace data_parallel::testing;
-using test::on_ranks;
 using data_parallel::DistributedDataParallel;
 using data_parallel::Overlap;
 using dist_optim::OptimizerSpec;
 using dist_optim::OptimizerState;
 using test::expect_error;
+using test::on_ranks;
 
 struct Case {
   const char* name;

@@ -25,10 +25,10 @@ using collectives::Group;
 using collectives::testing::Backend;
 using collectives::testing::Company;
 using data_parallel::testing::Batch;
-using test::on_ranks;
 using tensor_parallel::ColumnParallelLinear;
 using tensor_parallel::placements;
 using tensor_parallel::RowParallelLinear;
+using test::on_ranks;
 using Values = std::map<std::string, at::Tensor>;
 
 enum class Way : std::uint8_t { ddp, zero1, zero2, zero3, tensor_parallel };

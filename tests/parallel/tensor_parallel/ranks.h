@@ -24,10 +24,10 @@ using collectives::ReduceOp;
 using collectives::testing::Backend;
 using collectives::testing::Company;
 using data_parallel::testing::expect_close;
-using test::on_ranks;
 using dist_autograd::testing::numbers;
 using rpc::ErrorKind;
 using test::error_of;
+using test::on_ranks;
 
 inline at::Generator generator(std::uint64_t seed) { return at::detail::createCPUGenerator(seed); }
 

@@ -14,10 +14,10 @@ namespace sharded_part_test {
 
 using namespace testing;
 using data_parallel::testing::Company;
-using test::on_ranks;
 using sharded::FullyShardedDataParallel;
 using sharded::FullyShardedOptimizer;
 using sharded::ShardedOptimizer;
+using test::on_ranks;
 using Names = std::vector<std::string>;
 
 // A model that is trained in one of two ways.

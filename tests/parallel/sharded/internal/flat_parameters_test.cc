@@ -8,8 +8,8 @@ namespace weft::sharded::flat_parameters_test {
 namespace {
 
 using namespace data_parallel::testing;
-using test::on_ranks;
 using dist_optim::Parameter;
+using test::on_ranks;
 
 at::Tensor range(at::IntArrayRef shape, at::ScalarType dtype = at::kFloat) {
   std::int64_t elements = 1;
