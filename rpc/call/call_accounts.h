@@ -27,7 +27,7 @@ class Counter {
     value_ = other;
     return *this;
   }
-  operator std::uint64_t() const { return value_; }
+  operator std::uint64_t() const { return value_; }  // the present value
   // The memory order is relaxed: the addition orders no other memory access.
   void add(std::uint64_t more = 1) { value_.fetch_add(more, std::memory_order_relaxed); }
 

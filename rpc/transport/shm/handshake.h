@@ -41,7 +41,7 @@ struct ShmOptions {
 
 class WEFT_EXPORT ShmHandshake {
  public:
-  using Socket = asio::local::stream_protocol::socket;
+  using Socket = asio::local::stream_protocol::socket;  // over which the two sides agree
   // Receives the stream, or the error.
   using Done = UniqueFunction<void(Result<std::unique_ptr<ByteStream>>)>;
 
@@ -52,7 +52,7 @@ class WEFT_EXPORT ShmHandshake {
                                             std::shared_ptr<void> kept = nullptr);
   virtual ~ShmHandshake() = default;
 
-  virtual const std::shared_ptr<Loop>& loop() const = 0;
+  virtual const std::shared_ptr<Loop>& loop() const = 0;  // that of make()
   // Connects the socket, and then begins.
   virtual void connect(const asio::local::stream_protocol::endpoint& where) = 0;
   virtual void begin() = 0;  // over a connected socket; call on the loop
