@@ -1,6 +1,7 @@
 #include <weft/dist_autograd/backward_service.h>
 
 #include <weft/dist_autograd/autograd_layer.h>
+#include <weft/dist_autograd/backward_share.h>
 #include <weft/dist_autograd/backward_trace.h>
 #include <weft/rpc/core/when_all.h>
 #include <weft/rpc/tensor/device_layer.h>

@@ -4,7 +4,7 @@
 // backward without retain_graph has run are missing. Thread-safety: functions over values.
 #pragma once
 
-#include <weft/dist_autograd/engine/node_executor.h>
+#include <weft/dist_autograd/engine/node_ptr.h>
 #include <weft/dist_autograd/ids.h>
 
 #include <map>

@@ -8,8 +8,9 @@
 // at a time on each worker, while many passes run concurrently.
 #pragma once
 
-#include <weft/dist_autograd/backward_share.h>
-#include <weft/dist_autograd/pass_graph.h>
+#include <weft/dist_autograd/backward.h>
+#include <weft/dist_autograd/engine/gradient_sink.h>
+#include <weft/dist_autograd/engine/node_ptr.h>
 #include <weft/dist_autograd/pass_hooks.h>
 #include <weft/dist_autograd/pass_turns.h>
 #include <weft/rpc/core/mutex.h>
@@ -25,6 +26,8 @@
 namespace weft::dist_autograd {
 
 class AutogradLayer;
+class BackwardShare;
+struct WorkerGraph;
 
 class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shared_from_this<PassState> {
  public:
@@ -91,7 +94,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   // Calls `use(share, done)` with this worker's share in the backward. If the share has not begun, it begins
   // now; if it cannot begin, calls done(error).
   template <class Use>
-  void with_share(const Backward& backward, BackwardShare::Done done, Use use);
+  void with_share(const Backward& backward, rpc::UniqueFunction<void(rpc::Result<Report>)> done, Use use);
   // Begins the share if necessary, and adds the root to it (BackwardShare::add_root).
   rpc::Future<void> add_root(const Backward& backward, at::Tensor root, at::Tensor gradient);
   // The backward was refused before any of its nodes ran: the share ends, and the pass is again in the state
@@ -168,7 +171,8 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
 };
 
 template <class Use>
-void PassState::with_share(const Backward& backward, BackwardShare::Done done, Use use) {
+void PassState::with_share(const Backward& backward, rpc::UniqueFunction<void(rpc::Result<Report>)> done,
+                           Use use) {
   post([self = shared_from_this(), backward, done = std::move(done), use = std::move(use)]() mutable {
     BackwardShare* share = nullptr;
     try {

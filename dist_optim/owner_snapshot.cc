@@ -4,6 +4,7 @@
 #include <weft/dist_optim/owner_snapshot.h>
 
 #include <weft/dist_autograd/module/module_service.h>
+#include <weft/dist_optim/service/optimizer_service.h>
 #include <weft/rref/rref_layer.h>
 
 #include <algorithm>

@@ -16,8 +16,11 @@
 // agent or to an object that is not a module, or an object occurs twice.
 #pragma once
 
-#include <weft/dist_optim/service/optimizer_service.h>
+#include <weft/dist_optim/service/module_snapshot.h>
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/tensor/on_streams.h>
+#include <weft/rref/reference.h>
+#include <weft/rref/stored_object.h>
 
 #include <vector>
 

@@ -29,6 +29,7 @@
 #pragma once
 
 #include <weft/dist_autograd/engine/gradient_sink.h>
+#include <weft/dist_autograd/engine/node_ptr.h>
 #include <weft/rpc/core/executor.h>
 
 #include <ATen/core/Tensor.h>
@@ -41,11 +42,6 @@
 #include <vector>
 
 namespace weft::dist_autograd {
-
-// The type by which LibTorch owns nodes, which is the type of Edge::function: an intrusive_ptr since 2.15, a
-// shared_ptr before. It is derived from Tensor::grad_fn(), because the headers of the autograd engine take
-// seconds to compile.
-using NodePtr = std::remove_cvref_t<decltype(std::declval<const at::Tensor&>().grad_fn())>;
 
 // How the executor runs its graph.
 struct ExecutorOptions {

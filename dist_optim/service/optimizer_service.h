@@ -6,29 +6,16 @@
 // object, decides, and calls `commit` or `abort` on each object.
 #pragma once
 
-#include <weft/dist_autograd/module/remote_module.h>
-#include <weft/dist_optim/local/optimizer_spec.h>
+#include <weft/dist_optim/service/module_snapshot.h>
 #include <weft/dist_optim/service/optimizer_layer.h>
 #include <weft/dist_optim/service/step_messages.h>
 #include <weft/rpc/tensor/tensor_codec.h>
 
 namespace weft::dist_optim {
 
-WEFT_CODEC(ParameterGroup, prefix, options)
-WEFT_CODEC(OptimizerSpec, name, options, groups)
 WEFT_CODEC(StepMode, kind, count, mean)
 WEFT_CODEC(OwnerStats, version, staleness, open_passes, waiting_passes, live_versions, copied_bytes,
            version_loads)
-
-// One module: its parameters and buffers, and its optimizer's state, all of one version.
-struct ModuleSnapshot {
-  std::uint64_t object = 0;  // its number at its owner, as attach() returns it; 0: no optimizer steps it
-  dist_autograd::StateDict module;
-  OptimizerState optimizer;
-  OptimizerSpec spec;         // without a name: no optimizer steps it
-  std::uint64_t version = 0;  // of the parameters
-};
-WEFT_CODEC(ModuleSnapshot, object, module, optimizer, spec, version)
 
 // Reads a module on its owner. guard: null if no optimizer steps the module.
 WEFT_EXPORT ModuleSnapshot take_snapshot(const torch::nn::Module& module,

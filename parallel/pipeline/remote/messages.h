@@ -2,7 +2,7 @@
 // data.
 #pragma once
 
-#include <weft/dist_optim/service/optimizer_service.h>
+#include <weft/dist_optim/service/module_snapshot.h>
 #include <weft/parallel/pipeline/rank_spans.h>
 #include <weft/parallel/pipeline/stage_graph.h>
 #include <weft/rpc/call/method.h>

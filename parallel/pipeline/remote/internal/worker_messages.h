@@ -1,7 +1,7 @@
 // The arguments of calls to the workers of a pipeline (pipeline_service.h). Plain data.
 #pragma once
 
-#include <weft/dist_optim/service/optimizer_service.h>
+#include <weft/dist_optim/service/module_snapshot.h>
 #include <weft/parallel/pipeline/internal/sent_values.h>
 #include <weft/parallel/pipeline/remote/messages.h>
 #include <weft/rpc/call/method.h>
