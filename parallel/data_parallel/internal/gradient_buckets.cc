@@ -1,5 +1,7 @@
 #include <weft/parallel/data_parallel/internal/gradient_buckets.h>
 
+#include <weft/rpc/core/fixed_string.h>
+
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/GradMode.h>
@@ -26,13 +28,6 @@ at::Tensor view_for(const at::Tensor& parameter, const at::Tensor& part) {
              : part.view(parameter.sizes());
 }
 
-// FNV-1a
-std::uint64_t hash_of(const std::string& text) {
-  std::uint64_t hash = 14695981039346656037ULL;
-  for (const char each : text) hash = (hash ^ static_cast<unsigned char>(each)) * 1099511628211ULL;
-  return hash;
-}
-
 }  // namespace
 
 bool is_alias(const at::Tensor& gradient, const at::Tensor& view) {
@@ -52,6 +47,7 @@ GradientBuckets::GradientBuckets(const collectives::Group& group,
       parameters_(parameters),
       bucket_of_(parameters.size(), none),
       views_(parameters.size()),
+      before_(parameters.size()),
       buckets_(plan_.size()),
       gathers_(plan_.size()),
       ranks_(group.size()) {
@@ -94,7 +90,7 @@ GradientBuckets::GradientBuckets(const collectives::Group& group,
       begin += padded(tensor.nbytes());
     }
   }
-  digest_ = hash_of(description.str());
+  digest_ = rpc::name_hash(description.str());
   synchronize();  // the first writers may be other streams
 }
 
@@ -165,6 +161,17 @@ void GradientBuckets::move_in(std::size_t parameter, at::Tensor& gradient) const
   streams_[bucket_of_[parameter]]->note_writer();
 }
 
+void GradientBuckets::contribute(std::size_t parameter, const at::Tensor& present) {
+  const at::Tensor& view = views_[parameter];
+  const bool is_in_place = is_alias(present, view);
+  before_[parameter] = is_in_place ? present.clone() : present;
+  if (!present.defined()) {
+    view.zero_();
+  } else if (!is_in_place) {
+    view.copy_(present);
+  }
+}
+
 void GradientBuckets::leave_kept() {
   const at::NoGradGuard no_grad;
   for (GradientBucket& bucket : buckets_)
@@ -216,16 +223,26 @@ std::optional<rpc::Future<void>> GradientBuckets::run_on_stream(const collective
   return all_reduce_average(group, content.buffer);
 }
 
-at::Tensor GradientBuckets::take_sparse_mean(std::size_t bucket) {
-  // The gathered parts are kept until the next reduction, whose stream first waits for the work that reads
-  // them here.
-  return gathers_[bucket]->sum().div_(ranks_ - static_cast<std::int64_t>(buckets_[bucket].excluded.size()));
-}
-
-void GradientBuckets::scale(std::size_t bucket) {
+void GradientBuckets::publish(std::size_t bucket, const ReachedParameters& reached, const Use& use) {
   const at::NoGradGuard no_grad;
+  begin_reads(bucket);
   const GradientBucket& content = buckets_[bucket];
-  if (content.factor != 1) content.buffer.mul_(content.factor);
+  at::Tensor sparse_mean;
+  if (!content.buffer.defined()) {
+    // The gathered parts are kept until the next reduction, whose stream first waits for the work that reads
+    // them here.
+    sparse_mean = gathers_[bucket]->sum().div_(ranks_ - static_cast<std::int64_t>(content.excluded.size()));
+  } else if (content.factor != 1) {
+    content.buffer.mul_(content.factor);
+  }
+  for (const std::size_t parameter : plan_[bucket]) {
+    const at::Tensor before = std::exchange(before_[parameter], {});
+    if (reached.anywhere(parameter)) {
+      use(parameter, sparse_mean.defined() ? sparse_mean : views_[parameter], before.defined());
+    } else if (before.defined()) {
+      views_[parameter].copy_(before);
+    }
+  }
 }
 
 }  // namespace weft::data_parallel

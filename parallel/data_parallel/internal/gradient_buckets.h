@@ -7,11 +7,13 @@
 
 #include <weft/parallel/data_parallel/bucket_plan.h>
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
+#include <weft/parallel/data_parallel/internal/reached_parameters.h>
 #include <weft/parallel/data_parallel/internal/sparse_gradients.h>
 #include <weft/parallel/data_parallel/named_parameter.h>
 #include <weft/parallel/training/communication_stream.h>
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,13 +61,16 @@ class WEFT_EXPORT GradientBuckets {
   // Copies a computed dense gradient into the bucket, and replaces it by the view; an undefined gradient
   // becomes a view of zeros. failed_precondition: the gradient is sparse, or autograd has recorded it.
   void move_in(std::size_t parameter, at::Tensor& gradient) const;
+  // Writes this rank's contribution for a dense gradient that it has not computed: the present gradient, or
+  // zeros if it is undefined.
+  void contribute(std::size_t parameter, const at::Tensor& present);
   // Call it before an iteration writes to the buckets: a gradient that the program still has, although it has
   // reset that of the parameter, gets memory of its own.
   void leave_kept();
   // Call it after the last write to a bucket, or after its sparse gradient was computed, on the same thread.
   // The next step then starts when the device has completed these writes.
   void end_writes(std::size_t bucket) const;
-  // Call it before the averages of a bucket are read, on the thread that reads them.
+  // Call it before the result of a bucket is read, on the thread that reads it. publish() calls it.
   void begin_reads(std::size_t bucket) const { streams_[bucket]->begin_reads(); }
   // Blocks until the devices have completed all work that is enqueued on the current streams so far.
   void synchronize() const;
@@ -74,10 +79,12 @@ class WEFT_EXPORT GradientBuckets {
   // sparse bucket, the gradient that this rank contributes; undefined: zero.
   std::optional<rpc::Future<void>> run(const collectives::Group& group, CommunicationHook* hook,
                                        std::size_t bucket, int step, const at::Tensor& sparse = {});
-  // Returns the mean over the ranks that count, after the last step of a sparse bucket. Call it once.
-  at::Tensor take_sparse_mean(std::size_t bucket);
-  // Multiplies the result of a bucket by its factor, after the last step.
-  void scale(std::size_t bucket);
+  // Computes the averages of a bucket, over the ranks that count, and calls `use` for each parameter of which
+  // some rank has computed a gradient. A gradient in the bucket that no rank has computed gets its value from
+  // before contribute() back. Call it once after the last step, on the thread that reads the averages.
+  // had_gradient: contribute() got a defined gradient.
+  using Use = std::function<void(std::size_t parameter, const at::Tensor& average, bool had_gradient)>;
+  void publish(std::size_t bucket, const ReachedParameters& reached, const Use& use);
 
  private:
   static constexpr std::size_t none = static_cast<std::size_t>(-1);
@@ -89,6 +96,7 @@ class WEFT_EXPORT GradientBuckets {
   std::vector<at::TensorOptions> options_;  // of the gradients, by parameter
   std::vector<std::size_t> bucket_of_;      // by parameter; none: not in the plan
   std::vector<at::Tensor> views_;           // by parameter
+  std::vector<at::Tensor> before_;          // by parameter: the value of contribute(), until publish()
   std::vector<GradientBucket> buckets_;
   // By bucket; the buckets on one device share a stream.
   std::vector<std::shared_ptr<training::CommunicationStream>> streams_;

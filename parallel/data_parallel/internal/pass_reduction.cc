@@ -108,11 +108,8 @@ void PassReduction::prepare(std::size_t bucket) {
         pass != nullptr ? pass->gradient(setup_.parameters[index].tensor) : at::Tensor();
     if (setup_.parameters[index].sparse) {
       parameter.sparse = present;
-    } else if (present.defined()) {
-      parameter.kept = present.clone();
-      buckets_.view(index).copy_(parameter.kept);
     } else {
-      buckets_.view(index).zero_();
+      buckets_.contribute(index, present);
     }
   }
   buckets_.end_writes(bucket);
@@ -216,24 +213,13 @@ void PassReduction::publish(dist_autograd::PassState& pass) {
   const at::NoGradGuard no_grad;
   for (std::size_t bucket = 0; bucket < states_.size(); ++bucket) {
     if (!states_[bucket].launched) continue;
-    buckets_.begin_reads(bucket);
-    const std::size_t first = buckets_.parameters(bucket).front();
-    if (setup_.parameters[first].sparse) {
-      at::Tensor& own = parameters_[first].sparse;
-      const at::Tensor mean = buckets_.take_sparse_mean(bucket);
-      own.defined() ? (void)own.copy_(mean) : pass.accumulate(setup_.parameters[first].tensor, mean, 0);
-      continue;
-    }
-    buckets_.scale(bucket);
-    for (const std::size_t index : buckets_.parameters(bucket)) {
-      Parameter& parameter = parameters_[index];
-      if (!reached_.anywhere(index)) {
-        if (parameter.kept.defined()) buckets_.view(index).copy_(parameter.kept);
-      } else if (!parameter.reached && !parameter.kept.defined()) {
-        pass.accumulate(setup_.parameters[index].tensor, buckets_.view(index), 0);
-      }
-      parameter.kept.reset();
-    }
+    buckets_.publish(bucket, reached_, [&](std::size_t index, const at::Tensor& average, bool had_gradient) {
+      at::Tensor& own = parameters_[index].sparse;
+      if (own.defined())
+        own.copy_(average);
+      else if (!parameters_[index].reached && !had_gradient)
+        pass.accumulate(setup_.parameters[index].tensor, average, 0);
+    });
   }
   buckets_.synchronize();  // any thread may read the gradients of the pass
 }

@@ -48,7 +48,6 @@ class WEFT_EXPORT PassReduction : public std::enable_shared_from_this<PassReduct
   struct Parameter {
     bool awaited = false;    // attach() has set its hook
     bool reached = false;    // by this rank, in the present backward
-    at::Tensor kept = {};    // the gradient before the reduction, if this rank has not reached it
     at::Tensor sparse = {};  // the gradient that the pass holds
   };
   struct Bucket {

@@ -27,7 +27,6 @@ struct Reducer::Parameter {
   std::size_t wanted_hits = 0;  // with the last of these, the gradient is ready
   bool ready = false;
   bool received = false;  // a gradient that was defined
-  at::Tensor kept = {};   // the gradient from before, if this rank does not reach the parameter
 };
 
 std::shared_ptr<Reducer> Reducer::make(collectives::Group group, std::vector<NamedParameter> parameters,
@@ -68,7 +67,6 @@ void Reducer::start_anew() {
   exchange_.reset();
   other_.reset();
   reductions_.reset();
-  for (Parameter& parameter : parameters_) parameter.kept.reset();
   if (hooks_) hooks_->refresh();
   plan_anew(false);
 }
@@ -374,23 +372,10 @@ void Reducer::launch_next() {
   const at::NoGradGuard no_grad;
   const auto& parameters = buckets_.parameters(reductions_->next());
   for (const std::size_t index : parameters)
-    if (!parameters_[index].received && !named_[index].sparse) contribute(index);
+    if (!parameters_[index].received && !named_[index].sparse)
+      buckets_.contribute(index, named_[index].tensor.mutable_grad());
   const NamedParameter& first = named_[parameters.front()];
   reductions_->launch_next(first.sparse ? first.tensor.mutable_grad() : at::Tensor());
-}
-
-// Contributes the old gradient, or zeros, of a parameter for which this rank has computed none. If no rank
-// has computed one, the parameter keeps the old gradient.
-void Reducer::contribute(std::size_t parameter) {
-  const at::Tensor& gradient = named_[parameter].tensor.mutable_grad();
-  const at::Tensor& view = buckets_.view(parameter);
-  if (!gradient.defined()) {
-    view.zero_();
-  } else if (is_alias(gradient, view)) {
-    parameters_[parameter].kept = gradient.clone();
-  } else {
-    view.copy_(gradient);
-  }
 }
 
 // --- The end of a backward ---
@@ -481,25 +466,12 @@ void Reducer::publish_complete() {
 void Reducer::publish(std::size_t bucket) {
   if (reductions_->is_skipped(bucket) || published_[bucket]) return;
   published_[bucket] = true;
-  buckets_.begin_reads(bucket);
-  const auto& parameters = buckets_.parameters(bucket);
-  if (named_[parameters.front()].sparse) {
-    const at::Tensor mean = buckets_.take_sparse_mean(bucket);
-    if (reached_.anywhere(parameters.front())) named_[parameters.front()].tensor.mutable_grad() = mean;
-  } else {
-    buckets_.scale(bucket);
-  }
-  for (const std::size_t index : parameters) {
-    Parameter& parameter = parameters_[index];
-    if (reached_.anywhere(index)) {
-      parameter.accumulated = false;
-      if (!named_[index].sparse) named_[index].tensor.mutable_grad() = buckets_.view(index);
-      if (on_reduced_ != nullptr && !shadows_) on_reduced_(index);
-    } else if (parameter.kept.defined()) {
-      buckets_.view(index).copy_(parameter.kept);
-    }
-    parameter.kept.reset();
-  }
+  buckets_.publish(bucket, reached_,
+                   [&](std::size_t index, const at::Tensor& average, bool) WEFT_REQUIRES(mutex_) {
+                     parameters_[index].accumulated = false;
+                     named_[index].tensor.mutable_grad() = average;
+                     if (on_reduced_ != nullptr && !shadows_) on_reduced_(index);
+                   });
 }
 
 // All ranks take the order of rank 0. Parameters that rank 0 did not reach come last.

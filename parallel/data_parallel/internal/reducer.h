@@ -131,7 +131,6 @@ class WEFT_EXPORT Reducer : public std::enable_shared_from_this<Reducer> {
   void launch_ready() WEFT_REQUIRES(mutex_);
   void skip_or_launch_next() WEFT_REQUIRES(mutex_);
   void launch_next() WEFT_REQUIRES(mutex_);
-  void contribute(std::size_t parameter) WEFT_REQUIRES(mutex_);
   void finish() WEFT_REQUIRES(mutex_);
   void publish_complete() WEFT_REQUIRES(mutex_);
   void publish(std::size_t bucket) WEFT_REQUIRES(mutex_);
