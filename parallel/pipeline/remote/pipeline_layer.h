@@ -12,6 +12,7 @@
 #include <weft/parallel/pipeline/loss.h>
 #include <weft/parallel/pipeline/remote/messages.h>
 #include <weft/rpc/agent/agent.h>
+#include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/core/mutex.h>
 #include <weft/rpc/tensor/device_options.h>
 
