@@ -28,7 +28,7 @@ struct BackwardOptions {
   bool create_graph = false;
   BackwardMode mode = BackwardMode::smart;
   // true: each worker runs its nodes in two parts. The first part has the nodes whose gradients leave the
-  // worker, the second part has the nodes that lead only to leaves of the worker (engine/node_executor.h).
+  // worker, the second part has the nodes that lead only to leaves of the worker.
   // The second part runs when the first part has run on every worker or, if a pipeline stage holds the pass,
   // when the stage calls PassTurns::run_weights(). Not with create_graph.
   bool defer_weights = false;

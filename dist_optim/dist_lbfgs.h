@@ -12,7 +12,7 @@
 //       agent, torch::optim::LBFGSOptions(1).line_search_fn("strong_wolfe"), model};
 //   co_await optimizer.step([&] { return evaluate(agent, model, x); });
 //
-// Parameters, gradients and the history stay on their owners; only numbers are sent (lbfgs/gram.h). The steps
+// Parameters, gradients and the history stay on their owners; only numbers are sent. The steps
 // equal those of torch::optim::LBFGS over all parameters in one process. While a DistLBFGS is attached to an
 // object, the owner refuses other optimizers of that object; while another optimizer is attached, the owner
 // refuses the DistLBFGS. The history cannot be saved. Thread-safe; steps run one after the other.
