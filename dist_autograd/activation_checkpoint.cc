@@ -1,7 +1,7 @@
 #include <weft/dist_autograd/activation_checkpoint.h>
 
-#include <weft/dist_autograd/engine/generator_states.h>
-#include <weft/dist_autograd/engine/make_node.h>
+#include <weft/dist_autograd/engine/internal/generator_states.h>
+#include <weft/dist_autograd/engine/internal/make_node.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/ThreadLocalState.h>

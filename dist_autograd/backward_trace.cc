@@ -1,7 +1,7 @@
 #include <weft/dist_autograd/backward_trace.h>
 
-#include <weft/dist_autograd/autograd_layer.h>
-#include <weft/dist_autograd/backward_service.h>
+#include <weft/dist_autograd/internal/autograd_layer.h>
+#include <weft/dist_autograd/internal/backward_service.h>
 #include <weft/rpc/tensor/operator_trace.h>
 
 namespace weft::dist_autograd {

@@ -1,10 +1,10 @@
 #include <weft/dist_autograd/pass.h>
 
-#include <weft/dist_autograd/autograd_layer.h>
-#include <weft/dist_autograd/backward_service.h>
-#include <weft/dist_autograd/backward_share.h>
 #include <weft/dist_autograd/backward_trace.h>
-#include <weft/dist_autograd/engine/node_executor.h>
+#include <weft/dist_autograd/engine/internal/node_executor.h>
+#include <weft/dist_autograd/internal/autograd_layer.h>
+#include <weft/dist_autograd/internal/backward_service.h>
+#include <weft/dist_autograd/internal/backward_share.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <atomic>

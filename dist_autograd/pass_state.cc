@@ -1,9 +1,9 @@
 #include <weft/dist_autograd/pass_state.h>
 
-#include <weft/dist_autograd/autograd_layer.h>
-#include <weft/dist_autograd/backward_share.h>
-#include <weft/dist_autograd/engine/accumulate_gradient.h>
-#include <weft/dist_autograd/pass_graph.h>
+#include <weft/dist_autograd/engine/internal/accumulate_gradient.h>
+#include <weft/dist_autograd/internal/autograd_layer.h>
+#include <weft/dist_autograd/internal/backward_share.h>
+#include <weft/dist_autograd/internal/pass_graph.h>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/variable.h>

@@ -1,10 +1,10 @@
 #include <weft/dist_optim/dist_lbfgs.h>
-#include <weft/dist_optim/lbfgs/options.h>
-#include <weft/dist_optim/lbfgs/service.h>
-#include <weft/dist_optim/lbfgs/strong_wolfe.h>
+#include <weft/dist_optim/lbfgs/internal/options.h>
+#include <weft/dist_optim/lbfgs/internal/service.h>
+#include <weft/dist_optim/lbfgs/internal/strong_wolfe.h>
 #include <weft/dist_optim/local/internal/require.h>
-#include <weft/dist_optim/service/async_mutex.h>
-#include <weft/dist_optim/service/owner_call.h>
+#include <weft/dist_optim/service/internal/async_mutex.h>
+#include <weft/dist_optim/service/internal/owner_call.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <algorithm>

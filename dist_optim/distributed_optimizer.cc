@@ -1,12 +1,12 @@
 #include <weft/dist_optim/distributed_optimizer.h>
 
-#include <weft/dist_autograd/module/module_service.h>
+#include <weft/dist_autograd/module/internal/module_service.h>
 #include <weft/dist_autograd/pass_state.h>
-#include <weft/dist_optim/service/async_mutex.h>
-#include <weft/dist_optim/service/change_all.h>
-#include <weft/dist_optim/service/optimizer_layer.h>
-#include <weft/dist_optim/service/optimizer_service.h>
-#include <weft/dist_optim/service/step_call.h>
+#include <weft/dist_optim/service/internal/async_mutex.h>
+#include <weft/dist_optim/service/internal/change_all.h>
+#include <weft/dist_optim/service/internal/optimizer_layer.h>
+#include <weft/dist_optim/service/internal/optimizer_service.h>
+#include <weft/dist_optim/service/internal/step_call.h>
 #include <weft/dist_optim/service/stepped_object.h>
 #include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/when_all.h>

@@ -1,9 +1,9 @@
 #include <weft/dist_optim/layers.h>
 
-#include <weft/dist_autograd/autograd_layer.h>
+#include <weft/dist_autograd/internal/autograd_layer.h>
 #include <weft/dist_autograd/pass.h>
-#include <weft/dist_optim/lbfgs/service.h>
-#include <weft/dist_optim/service/optimizer_service.h>
+#include <weft/dist_optim/lbfgs/internal/service.h>
+#include <weft/dist_optim/service/internal/optimizer_service.h>
 
 namespace weft::dist_optim {
 

@@ -3,8 +3,8 @@
 // when the last gate is entered and the last state is accepted, values are copied, and that cannot fail.
 #include <weft/dist_optim/owner_snapshot.h>
 
-#include <weft/dist_autograd/module/module_service.h>
-#include <weft/dist_optim/service/optimizer_service.h>
+#include <weft/dist_autograd/module/internal/module_service.h>
+#include <weft/dist_optim/service/internal/optimizer_service.h>
 #include <weft/rref/rref_layer.h>
 
 #include <algorithm>

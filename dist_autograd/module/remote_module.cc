@@ -1,6 +1,6 @@
 #include <weft/dist_autograd/module/remote_module.h>
 
-#include <weft/dist_autograd/module/module_service.h>
+#include <weft/dist_autograd/module/internal/module_service.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/rref/rref_layer.h>
 

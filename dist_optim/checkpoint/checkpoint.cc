@@ -1,9 +1,9 @@
 #include <weft/dist_optim/checkpoint/checkpoint.h>
 
-#include <weft/dist_autograd/module/module_service.h>
+#include <weft/dist_autograd/module/internal/module_service.h>
 #include <weft/dist_optim/checkpoint/tensor_file.h>
-#include <weft/dist_optim/service/change_all.h>
-#include <weft/dist_optim/service/owner_call.h>
+#include <weft/dist_optim/service/internal/change_all.h>
+#include <weft/dist_optim/service/internal/owner_call.h>
 #include <weft/rpc/core/task.h>
 #include <weft/rpc/core/when_all.h>
 #include <weft/rref/rref_layer.h>

@@ -3,7 +3,7 @@
 #include <weft/dist_optim/embedding/partition.h>
 #include <weft/dist_optim/embedding/row_target.h>
 #include <weft/dist_optim/local/internal/row_tensors.h>
-#include <weft/dist_optim/service/owned_parameters_guard.h>
+#include <weft/dist_optim/service/internal/owned_parameters_guard.h>
 #include <weft/rpc/core/when_all.h>
 #include <weft/rref/rref_layer.h>
 

@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/data_parallel.h>
 
-#include <weft/dist_autograd/engine/make_node.h>
+#include <weft/dist_autograd/engine/internal/make_node.h>
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/mutex.h>
 

@@ -1,6 +1,6 @@
 #include <weft/parallel/pipeline/layer_graph.h>
 
-#include <weft/dist_autograd/engine/generator_states.h>
+#include <weft/dist_autograd/engine/internal/generator_states.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/CPUGeneratorImpl.h>

@@ -1,6 +1,6 @@
 #include <weft/parallel/pipeline/leaf_gradients.h>
 
-#include <weft/dist_autograd/engine/accumulate_gradient.h>
+#include <weft/dist_autograd/engine/internal/accumulate_gradient.h>
 
 #include <ATen/core/grad_mode.h>
 

@@ -1,8 +1,8 @@
 #include <weft/parallel/pipeline/stage_runner.h>
 
-#include <weft/dist_autograd/engine/generator_states.h>
-#include <weft/dist_autograd/engine/make_node.h>
-#include <weft/dist_autograd/engine/node_executor.h>
+#include <weft/dist_autograd/engine/internal/generator_states.h>
+#include <weft/dist_autograd/engine/internal/make_node.h>
+#include <weft/dist_autograd/engine/internal/node_executor.h>
 #include <weft/parallel/pipeline/internal/kept_buffers.h>
 #include <weft/rpc/core/error.h>
 

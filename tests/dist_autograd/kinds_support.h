@@ -2,7 +2,7 @@
 // tensors, some of which call further workers, and a fixture that calls them or creates remote results.
 #pragma once
 
-#include <weft/dist_autograd/autograd_layer.h>
+#include <weft/dist_autograd/internal/autograd_layer.h>
 #include <weft/rpc/tensor/operators.h>
 
 #include "tests/dist_autograd/pass_support.h"

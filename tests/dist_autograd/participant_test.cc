@@ -1,4 +1,4 @@
-#include <weft/dist_autograd/participant.h>
+#include <weft/dist_autograd/internal/participant.h>
 
 #include <gtest/gtest.h>
 

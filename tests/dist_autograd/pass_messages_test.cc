@@ -1,6 +1,6 @@
 // The records of a pass about the messages of its calls, on both sides, with dense and with sparse tensors;
 // the workers that the pass knows; the removal of all records when the pass ends.
-#include <weft/dist_autograd/message_part.h>
+#include <weft/dist_autograd/internal/message_part.h>
 
 #include "tests/dist_autograd/kinds_support.h"
 

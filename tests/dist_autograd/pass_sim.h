@@ -4,7 +4,7 @@
 // no tensor of a pass exists.
 #pragma once
 
-#include <weft/dist_autograd/autograd_layer.h>
+#include <weft/dist_autograd/internal/autograd_layer.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/rpc/call/interceptor.h>
 #include <weft/rpc/testing/simulation/sim_agent.h>

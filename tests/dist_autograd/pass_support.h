@@ -1,7 +1,7 @@
 // Agents of one process that train together, and a tensor function to call on any of them.
 #pragma once
 
-#include <weft/dist_autograd/autograd_layer.h>
+#include <weft/dist_autograd/internal/autograd_layer.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rref/rref.h>

@@ -1,6 +1,6 @@
 // DependencyPlan and ReadyQueue over small graphs. The tests do not need LibTorch, and therefore run in every
 // sanitizer build.
-#include <weft/dist_autograd/engine/dependency_plan.h>
+#include <weft/dist_autograd/engine/internal/dependency_plan.h>
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // DistLBFGS over agents of one process equals torch::optim::LBFGS in one process. Also tests steps that fail.
 #include <weft/dist_optim/dist_lbfgs.h>
-#include <weft/dist_optim/lbfgs/service.h>
-#include <weft/dist_optim/service/owner_call.h>
+#include <weft/dist_optim/lbfgs/internal/service.h>
+#include <weft/dist_optim/service/internal/owner_call.h>
 
 #include "tests/dist_optim/step_support.h"
 #include "tests/support/cluster.h"

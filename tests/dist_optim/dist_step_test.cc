@@ -1,6 +1,6 @@
 // One step over several objects. Their gradients may be clipped, averaged and unscaled. All objects step, or
 // no object does.
-#include <weft/dist_autograd/autograd_layer.h>
+#include <weft/dist_autograd/internal/autograd_layer.h>
 
 #include <torch/nn/utils/clip_grad.h>
 

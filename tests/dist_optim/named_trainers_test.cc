@@ -1,5 +1,5 @@
 // Several trainers of one agent, and passes whose trainer is another agent than their creator.
-#include <weft/dist_optim/service/owner_call.h>
+#include <weft/dist_optim/service/internal/owner_call.h>
 
 #include <deque>
 

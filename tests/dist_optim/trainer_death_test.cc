@@ -1,6 +1,6 @@
 // A trainer dies while its step is applied to several objects of one owner, or before the handler of its call
 // has run.
-#include <weft/dist_optim/service/optimizer_layer.h>
+#include <weft/dist_optim/service/internal/optimizer_layer.h>
 #include <weft/dist_optim/service/stepped_object.h>
 #include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/call/interceptor.h>

@@ -1,6 +1,6 @@
 #include <weft/parallel/pipeline/internal/rank_step.h>
 
-#include <weft/dist_autograd/engine/accumulate_gradient.h>
+#include <weft/dist_autograd/engine/internal/accumulate_gradient.h>
 #include <weft/parallel/pipeline/internal/ties.h>
 #include <weft/rpc/core/error.h>
 

@@ -1,8 +1,8 @@
 #include <weft/parallel/pipeline/remote/pipeline.h>
 
-#include <weft/dist_autograd/autograd_layer.h>
+#include <weft/dist_autograd/internal/autograd_layer.h>
 #include <weft/dist_autograd/module/remote_module.h>
-#include <weft/dist_optim/service/owner_call.h>
+#include <weft/dist_optim/service/internal/owner_call.h>
 #include <weft/parallel/pipeline/internal/check_schedule.h>
 #include <weft/parallel/pipeline/internal/rank_timeline.h>
 #include <weft/parallel/pipeline/microbatches.h>

@@ -4,8 +4,8 @@
 
 #include <torch/torch.h>
 
-#include <weft/dist_autograd/engine/make_node.h>
-#include <weft/dist_autograd/engine/node_executor.h>
+#include <weft/dist_autograd/engine/internal/make_node.h>
+#include <weft/dist_autograd/engine/internal/node_executor.h>
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // RemoteModule: the functions that every module behind an RRef has without declaring them.
-#include <weft/dist_autograd/module/module_service.h>
+#include <weft/dist_autograd/module/internal/module_service.h>
 #include <weft/dist_autograd/module/remote_module.h>
 #include <weft/rpc/testing/wait.h>
 #include <weft/rref/listing.h>

@@ -1,6 +1,6 @@
 // Pairs and products that do not belong to the history. dist_lbfgs_test.cc compares the directions with
 // LibTorch.
-#include <weft/dist_optim/lbfgs/gram.h>
+#include <weft/dist_optim/lbfgs/internal/gram.h>
 
 #include <gtest/gtest.h>
 

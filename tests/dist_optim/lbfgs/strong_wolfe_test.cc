@@ -1,5 +1,5 @@
 // StrongWolfe and the line search of torch::optim::LBFGS evaluate functions of one number at the same points.
-#include <weft/dist_optim/lbfgs/strong_wolfe.h>
+#include <weft/dist_optim/lbfgs/internal/strong_wolfe.h>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

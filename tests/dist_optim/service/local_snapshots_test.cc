@@ -1,7 +1,7 @@
 // Snapshots of several objects of one owner, concurrent with steps over several of these objects.
 #include <weft/dist_optim/layers.h>
-#include <weft/dist_optim/service/local_snapshots.h>
-#include <weft/dist_optim/service/optimizer_layer.h>
+#include <weft/dist_optim/service/internal/local_snapshots.h>
+#include <weft/dist_optim/service/internal/optimizer_layer.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/testing/wait.h>
 

@@ -1,6 +1,6 @@
 #include <weft/parallel/data_parallel/join.h>
 
-#include <weft/dist_autograd/autograd_layer.h>
+#include <weft/dist_autograd/internal/autograd_layer.h>
 #include <weft/parallel/data_parallel/hooks/adasum_hook.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/parallel/data_parallel/hooks/post_local_sgd_hook.h>

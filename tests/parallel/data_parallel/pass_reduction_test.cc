@@ -1,5 +1,5 @@
 // Data parallel training in distributed autograd: replicas whose gradients a dist_autograd::Pass computes.
-#include <weft/dist_autograd/autograd_layer.h>
+#include <weft/dist_autograd/internal/autograd_layer.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/parallel/collectives/functional.h>
 #include <weft/parallel/data_parallel/hooks/adasum_hook.h>

@@ -1,7 +1,7 @@
 // Every way to compute gradients x every communication hook x every kind of module. The gradients of each
 // cell are compared with those of one process, which has one copy of the module for each rank, and combines
 // the gradients of the copies by the formula of the hook.
-#include <weft/dist_autograd/autograd_layer.h>
+#include <weft/dist_autograd/internal/autograd_layer.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/parallel/data_parallel/hooks/adasum_hook.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>

@@ -1,6 +1,6 @@
 #include <weft/parallel/pipeline/local_pipeline.h>
 
-#include <weft/dist_autograd/engine/generator_states.h>
+#include <weft/dist_autograd/engine/internal/generator_states.h>
 #include <weft/parallel/schedule/communication.h>
 #include <weft/parallel/schedule/lowering.h>
 

@@ -1,7 +1,7 @@
 // Reductions on devices: an accelerator and NCCL, both fake, two ranks of one process.
 #include <weft/parallel/training/communication_stream.h>
 
-#include <weft/dist_autograd/autograd_layer.h>
+#include <weft/dist_autograd/internal/autograd_layer.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
 #include <weft/rpc/trace/tracer.h>
