@@ -104,6 +104,15 @@ Converted<T> convert(T&& argument, at::ScalarType dtype) {
   }
 }
 
+// Runs the module with its arguments converted to the type.
+template <class Module, class... Arguments>
+auto forward_in(at::ScalarType dtype, Module& module, Arguments&&... arguments) {
+  std::tuple<Converted<Arguments>...> converted(convert(std::forward<Arguments>(arguments), dtype)...);
+  return [&]<std::size_t... i>(std::index_sequence<i...>) {
+    return module.forward(std::forward<Arguments>(std::get<i>(converted))...);
+  }(std::index_sequence_for<Arguments...>());
+}
+
 template <class Module>
 std::shared_ptr<torch::nn::Module> as_module(const std::shared_ptr<Module>& module) {
   constexpr bool is_module = std::is_base_of_v<torch::nn::Module, Module>;
@@ -158,11 +167,7 @@ class DistributedDataParallel : public Replica {
   auto run(Arguments&&... arguments) {
     if (low_precision() == nullptr) return module_->forward(std::forward<Arguments>(arguments)...);
     const LowPrecision::Forward in_low_precision(low_precision());
-    std::tuple<detail::Converted<Arguments>...> converted(
-        detail::convert(std::forward<Arguments>(arguments), low_precision()->dtype())...);
-    return [&]<std::size_t... i>(std::index_sequence<i...>) {
-      return module_->forward(std::forward<Arguments>(std::get<i>(converted))...);
-    }(std::index_sequence_for<Arguments...>());
+    return detail::forward_in(low_precision()->dtype(), *module_, std::forward<Arguments>(arguments)...);
   }
 
   const std::shared_ptr<Module> module_;

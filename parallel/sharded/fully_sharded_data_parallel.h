@@ -66,11 +66,7 @@ class FullyShardedDataParallel : public ShardedModule {
   template <class... Arguments>
   auto run(Arguments&&... arguments) {
     if (!input_type()) return module_->forward(std::forward<Arguments>(arguments)...);
-    std::tuple<data_parallel::detail::Converted<Arguments>...> converted(
-        data_parallel::detail::convert(std::forward<Arguments>(arguments), *input_type())...);
-    return [&]<std::size_t... i>(std::index_sequence<i...>) {
-      return module_->forward(std::forward<Arguments>(std::get<i>(converted))...);
-    }(std::index_sequence_for<Arguments...>());
+    return data_parallel::detail::forward_in(*input_type(), *module_, std::forward<Arguments>(arguments)...);
   }
 
   const std::shared_ptr<Module> module_;

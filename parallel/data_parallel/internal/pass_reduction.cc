@@ -3,7 +3,6 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace weft::data_parallel {
@@ -172,10 +171,7 @@ void PassReduction::reached_is_known(rpc::Result<void> result) {
   } else if (result.ok()) {
     rpc::MutexLock lock(mutex_);
     for (std::size_t i = 0; i < states_.size(); ++i) {
-      const auto& parameters = buckets_.parameters(i);
-      if (states_[i].launched || std::none_of(parameters.begin(), parameters.end(),
-                                              [&](std::size_t index) { return reached_.anywhere(index); }))
-        continue;
+      if (states_[i].launched || !reached_.any_of(buckets_.parameters(i))) continue;
       prepare(i);
       rest.push_back(i);
     }

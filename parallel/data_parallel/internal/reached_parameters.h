@@ -10,7 +10,10 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace weft::data_parallel {
 
@@ -52,6 +55,11 @@ class ReachedParameters {
   // Whether this rank reaches the parameter or, after an exchange, whether any rank does.
   bool anywhere(std::size_t parameter) const {
     return reached_.const_data_ptr<std::uint8_t>()[parameter] != 0;
+  }
+  // Whether anywhere() holds for one of the parameters.
+  bool any_of(const std::vector<std::size_t>& parameters) const {
+    return std::any_of(parameters.begin(), parameters.end(),
+                       [&](std::size_t index) { return anywhere(index); });
   }
 
  private:

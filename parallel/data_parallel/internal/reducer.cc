@@ -363,9 +363,7 @@ void Reducer::launch_ready() {
 }
 
 void Reducer::skip_or_launch_next() {
-  const auto& parameters = buckets_.parameters(reductions_->next());
-  const auto is_reached = [&](std::size_t index) WEFT_REQUIRES(mutex_) { return reached_.anywhere(index); };
-  std::any_of(parameters.begin(), parameters.end(), is_reached) ? launch_next() : reductions_->skip_next();
+  reached_.any_of(buckets_.parameters(reductions_->next())) ? launch_next() : reductions_->skip_next();
 }
 
 void Reducer::launch_next() {
