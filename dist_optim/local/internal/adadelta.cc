@@ -4,7 +4,6 @@ namespace weft::dist_optim {
 
 Adadelta::Adadelta(std::vector<torch::Tensor> parameters, const AdadeltaOptions& options)
     : LocalOptimizer(std::move(parameters), options) {
-  TORCH_CHECK(options.lr() >= 0, "Invalid learning rate: ", options.lr());
   TORCH_CHECK(options.rho() >= 0 && options.rho() <= 1, "Invalid rho value: ", options.rho());
   TORCH_CHECK(options.eps() >= 0, "Invalid epsilon value: ", options.eps());
   TORCH_CHECK(options.weight_decay() >= 0, "Invalid weight_decay value: ", options.weight_decay());

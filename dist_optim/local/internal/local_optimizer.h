@@ -47,7 +47,9 @@ template <class Options, class State>
 class LocalOptimizer : public torch::optim::Optimizer {
  public:
   LocalOptimizer(std::vector<at::Tensor> parameters, const Options& options)
-      : Optimizer(std::move(parameters), std::make_unique<Options>(options)) {}
+      : Optimizer(std::move(parameters), std::make_unique<Options>(options)) {
+    TORCH_CHECK(options.lr() >= 0, "Invalid learning rate: ", options.lr());
+  }
 
   torch::Tensor step(LossClosure closure = nullptr) override {
     torch::Tensor loss;

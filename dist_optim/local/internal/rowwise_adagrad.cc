@@ -21,7 +21,6 @@ torch::Tensor mean_square(const torch::Tensor& values) {
 
 RowwiseAdagrad::RowwiseAdagrad(std::vector<torch::Tensor> parameters, const RowwiseAdagradOptions& options)
     : LocalOptimizer(std::move(parameters), options) {
-  TORCH_CHECK(options.lr() >= 0, "Invalid learning rate: ", options.lr());
   TORCH_CHECK(options.eps() >= 0, "Invalid epsilon value: ", options.eps());
   TORCH_CHECK(options.initial_accumulator_value() >= 0,
               "Invalid initial_accumulator_value value: ", options.initial_accumulator_value());

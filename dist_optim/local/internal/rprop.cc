@@ -4,7 +4,6 @@ namespace weft::dist_optim {
 
 Rprop::Rprop(std::vector<torch::Tensor> parameters, const RpropOptions& options)
     : LocalOptimizer(std::move(parameters), options) {
-  TORCH_CHECK(options.lr() >= 0, "Invalid learning rate: ", options.lr());
   TORCH_CHECK(0 < options.etaminus() && options.etaminus() < 1 && 1 < options.etaplus(),
               "Invalid eta values: ", options.etaminus(), ", ", options.etaplus());
 }

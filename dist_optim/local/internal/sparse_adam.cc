@@ -6,7 +6,6 @@ namespace weft::dist_optim {
 
 SparseAdam::SparseAdam(std::vector<torch::Tensor> parameters, const SparseAdamOptions& options)
     : LocalOptimizer(std::move(parameters), options) {
-  TORCH_CHECK(options.lr() >= 0, "Invalid learning rate: ", options.lr());
   TORCH_CHECK(options.eps() >= 0, "Invalid epsilon value: ", options.eps());
   TORCH_CHECK(options.beta1() >= 0 && options.beta1() < 1, "Invalid beta1: ", options.beta1());
   TORCH_CHECK(options.beta2() >= 0 && options.beta2() < 1, "Invalid beta2: ", options.beta2());
