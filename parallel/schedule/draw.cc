@@ -123,21 +123,24 @@ class Drawing {
             const std::string& inside = "") {
     body_ += "<rect x=\"" + number(x) + "\" y=\"" + number(y) + "\" width=\"" + number(width) +
              "\" height=\"" + number(height) + "\" class=\"" + kind + "\"" +
-             (inside.empty() ? "/>\n" : ">" + inside + "</rect>\n");
+             (inside.empty() ? "/>" : ">" + inside + "</rect>");
   }
   void text(double x, double y, const std::string& words, const char* kind = "",
             const char* anchor = "start") {
     body_ += "<text x=\"" + number(x) + "\" y=\"" + number(y) + "\" text-anchor=\"" + anchor + "\"" +
-             (*kind == 0 ? "" : std::string(" class=\"") + kind + "\"") + ">" + escaped(words) + "</text>\n";
+             (*kind == 0 ? "" : std::string(" class=\"") + kind + "\"") + ">" + escaped(words) + "</text>";
   }
   void line(double x1, double y1, double x2, double y2, const char* kind) {
     body_ += "<line x1=\"" + number(x1) + "\" y1=\"" + number(y1) + "\" x2=\"" + number(x2) + "\" y2=\"" +
-             number(y2) + "\" class=\"" + kind + "\"/>\n";
+             number(y2) + "\" class=\"" + kind + "\"/>";
   }
+  // The picture has a line for each rank, title, axis and legend.
+  void end_line() { body_ += '\n'; }
   double x_of(double seconds) const { return left_ + seconds * per_second_; }
 
   double draw_panel(const Panel& panel, double end, double y) {
     text(margin, y + 14, panel.title, "title");
+    end_line();
     const double top = y + title_height, row = options_.row_height;
     const double bottom = top + row * static_cast<double>(panel.timeline.ranks.size());
     for (std::size_t rank = 0; rank < panel.timeline.ranks.size(); ++rank) {
@@ -146,6 +149,7 @@ class Drawing {
       rect(left_, at + 1, x_of(end) - left_, row - 2, "idle");
       for (const Span& span : panel.timeline.ranks[rank])
         draw_span(schedule_.ranks[rank][span.action], rank, span, at + 1, row - 2);
+      end_line();
     }
     if (options_.transfers)
       for (const Transfer& each : panel.timeline.transfers)
@@ -156,6 +160,7 @@ class Drawing {
       line(x_of(at), bottom, x_of(at), bottom + 4, "axis");
       text(x_of(at), bottom + 15, number(at), "", "middle");
     }
+    end_line();
     return bottom + axis_height;
   }
 
@@ -198,6 +203,7 @@ class Drawing {
     for (std::size_t i = 0; i < kinds.size(); ++i)
       if (used_[i]) entry(kinds[i]);
     if (used_[kinds.size()]) entry(other);
+    end_line();
     return y + legend_height;
   }
 
