@@ -82,12 +82,12 @@ std::string svg_of(const std::vector<Row>& rows, const std::string& title) {
   for (const Row& row : rows) {
     const auto step = static_cast<double>(row.step);
     if (generation != 0 && row.generation != generation)
-      fmt::format_to(out, "<path d=\"M{:.1f} {}V{:.1f}\" class=\"change\"/>\n", x(before), top, height - 16);
+      fmt::format_to(out, "\n<path d=\"M{:.1f} {}V{:.1f}\" class=\"change\"/>", x(before), top, height - 16);
     double bar_top = bars;
     for (const std::string& name : names) {
       if (has(row, name))
         fmt::format_to(out,
-                       "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" class=\"bar\"/>\n",
+                       "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" class=\"bar\"/>",
                        x(before), bar_top, x(step) - x(before) + 0.1, bar - 5);
       bar_top += bar;
     }
@@ -95,7 +95,7 @@ std::string svg_of(const std::vector<Row>& rows, const std::string& title) {
     generation = row.generation;
     before = step;
   }
-  fmt::format_to(out, "<polyline class=\"loss\" points=\"{}\"/>\n", losses);
+  fmt::format_to(out, "\n<polyline class=\"loss\" points=\"{}\"/>\n", losses);
   double text = bars + 11;
   for (const std::string& name : names) {
     fmt::format_to(out, "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n", left - 6, text, name);

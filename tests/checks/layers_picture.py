@@ -105,13 +105,13 @@ def picture(places=PLACES):
     floors = 1 + max(floor for _, _, floor, *_ in places.values())
     height = floors * FLOOR + 2 * MARGIN
     size = f'width="{WIDTH}" height="{height}"'
-    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {size}>\n{STYLE}<rect {size} class="page"/>']
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {size}>\n{STYLE}<rect {size} class="page"/>\n']
 
     def box(x, y, width, high, kind):
-        lines.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{high:.1f}" rx="5" class="{kind}"/>')
+        parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{high:.1f}" rx="5" class="{kind}"/>')
 
     def text(x, y, words, kind="", anchor="middle"):
-        lines.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{kind and f" class={kind!r}"}>{words}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{kind and f" class={kind!r}"}>{words}</text>')
 
     percent = (WIDTH - 2 * MARGIN) / 100
     for layer, (left, right, floor, *words) in places.items():
@@ -125,12 +125,13 @@ def picture(places=PLACES):
             text(middle, top + 15 * line, name, "name")
         for line, word in enumerate(words):
             text(middle, top + 15 * len(names) + 14 * line, word)
+        parts.append("\n")
     for line, (kind, words) in enumerate([("light", "needs no LibTorch"), ("torch", "needs LibTorch")]):
         y = MARGIN + 8 + 22 * line
         box(MARGIN + GAP, y, 14, 14, kind)
         text(MARGIN + 26, y + 11, words, anchor="start")
     text(MARGIN + GAP, MARGIN + 8 + 22 * 2 + 11, "A layer uses the layers below it.", anchor="start")
-    return "\n".join([*lines, "</svg>\n"])
+    return "".join([*parts, "\n</svg>\n"])
 
 
 def main():
