@@ -86,8 +86,7 @@ std::string svg_of(const std::vector<Row>& rows, const std::string& title) {
     double bar_top = bars;
     for (const std::string& name : names) {
       if (has(row, name))
-        fmt::format_to(out,
-                       "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" class=\"bar\"/>",
+        fmt::format_to(out, "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" class=\"bar\"/>",
                        x(before), bar_top, x(step) - x(before) + 0.1, bar - 5);
       bar_top += bar;
     }
