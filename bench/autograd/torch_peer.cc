@@ -1,7 +1,6 @@
 // PyTorch's distributed autograd from C++, as LibTorch exports it: its RPC agent over TCP, its DistEngine,
 // and operators, which are the only calls that the agent supports without Python. The functions of a worker
 // are operators of this file in the namespace `aten`, because the RPC agent sends no others.
-#include "bench/autograd/crowd.h"
 #include "bench/autograd/work.h"
 
 #include <ATen/ATen.h>
@@ -131,10 +130,12 @@ c10::intrusive_ptr<torch_rpc::UserRRef> remote(const torch_rpc::WorkerInfo& work
 void serve(const Work& work, ServerEnd& end) {
   const std::string store = scratch_path(".store");
   std::filesystem::remove(store);
-  fork_crowd(work.workers - 1, [&](std::size_t i, const std::function<void(const std::string&)>& announce) {
-    announce(store);
-    start_agent(store, i + 1, work);
-  });
+  std::vector<std::unique_ptr<Process>> others;  // forked before this process has threads
+  for (std::size_t i = 1; i < work.workers; ++i)
+    others.push_back(std::make_unique<Process>(Pins{}, 0, [&](Channel& channel) {
+      start_agent(store, i, work);
+      channel.receive();  // serves until it is killed
+    }));
   end.announce(store);
   start_agent(store, 0, work);
   end.wait_for_client();

@@ -1,6 +1,5 @@
 // weft itself: passes over agents, each a process.
 #include "bench/autograd/batches.h"
-#include "bench/autograd/crowd.h"
 #include "bench/autograd/work.h"
 
 #include <weft/dist_autograd/pass.h>
@@ -79,15 +78,16 @@ std::unique_ptr<rpc::Agent> make_server(std::size_t i) {
 }
 
 void serve(const Work& work, ServerEnd& end) {
-  std::vector<std::string> addresses = fork_crowd(
-      work.workers - 1, [](std::size_t i, const std::function<void(const std::string&)>& announce) {
-        static std::unique_ptr<rpc::Agent> agent;  // lives until the process is killed
-        agent = make_server(i + 1);
-        announce(agent->addresses().front());
-      });
+  std::vector<std::unique_ptr<Process>> others;  // forked before this process has threads
+  for (std::size_t i = 1; i < work.workers; ++i)
+    others.push_back(std::make_unique<Process>(Pins{}, 0, [&](Channel& channel) {
+      const auto agent = make_server(i);
+      channel.send(agent->addresses().front());
+      channel.receive();  // serves until it is killed
+    }));
   const auto agent = make_server(0);
   std::string all = agent->addresses().front();
-  for (const std::string& address : addresses) all += " " + address;
+  for (const auto& other : others) all += " " + other->expect("a worker", std::chrono::seconds{20});
   end.announce(all);
   end.wait_for_client();
 }

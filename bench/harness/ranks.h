@@ -36,7 +36,8 @@ class RankEnd {
 // number 0 ends the measurement.
 class Rounds {
  public:
-  explicit Rounds(const RankEnd& end) : meter_(end.budget()) {}
+  explicit Rounds(const Budget& budget) : meter_(budget) {}
+  explicit Rounds(const RankEnd& end) : Rounds(end.budget()) {}
   template <class Step, class Tell>
   void run(Step step, Tell tell) {
     for (std::size_t count = 1, next = 1; count != 0; count = tell(next)) {

@@ -15,6 +15,13 @@ namespace weft::bench {
 inline std::int64_t echo(std::int64_t x) { return x; }
 using Echo = rpc::Function<"bench.echo", &echo, rpc::non_blocking>;
 
+inline rpc::Task<> call_times(rpc::Peer peer, std::int64_t times) {
+  for (std::int64_t number = 0; number < times; ++number) {
+    const std::int64_t answer = co_await peer.call<Echo>(number);
+    expect_answer(answer == number);
+  }
+}
+
 inline rpc::Task<Figures> call_one_by_one(rpc::Peer peer, Budget budget) {
   LatencyMeter meter(budget);
   std::int64_t number = 0;

@@ -22,15 +22,6 @@ rpc::AgentOptions options_of(const std::string& name, Wire wire, Spin spin) {
   return options;
 }
 
-rpc::Task<std::size_t> call_times(rpc::Peer peer, std::size_t times) {
-  for (std::size_t i = 0; i < times; ++i) {
-    const auto number = static_cast<std::int64_t>(i);
-    const std::int64_t answer = co_await peer.call<Echo>(number);
-    expect_answer(answer == number);
-  }
-  co_return times;
-}
-
 }  // namespace
 
 std::unique_ptr<rpc::Agent> make_server(const std::string& name, Wire wire, Spin spin) {
@@ -65,7 +56,8 @@ Figures measure_limited_rate(const rpc::Peer& peer, double calls_per_s, const Bu
   do {
     std::this_thread::sleep_until(next);
     next = std::max(next + period, std::chrono::steady_clock::now() - period);
-  } while (meter.count(call_times(peer, batch).start(*peer.calls().route()->loop()).get()));
+    call_times(peer, batch).start(*peer.calls().route()->loop()).get();
+  } while (meter.count(batch));
   return meter.calls();
 }
 

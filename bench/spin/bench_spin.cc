@@ -30,24 +30,32 @@ constexpr Way ways[] = {{"adaptive", std::nullopt}, {"asleep", 0ns}, {"fixed", 5
 
 using Measure = Figures (*)(const rpc::Peer& peer, const Budget& budget);
 
+void serve(const Way& way, Wire wire, ServerEnd& end) {
+  const auto agent = make_server("server", wire, way.spin);
+  end.announce(agent->addresses().front());
+  end.wait_for_client();
+}
+
+// Reports the figures that measure(peer) returns for the server's agent.
+template <class F>
+void report(const Way& way, Wire wire, ClientEnd& end, F measure) {
+  const auto agent = make_client("client", wire, way.spin);
+  const rpc::Peer peer = agent->connect(end.address());
+  peer.ready().get();
+  end.report(measure(peer));
+}
+
 Figures measure_64_calls(const rpc::Peer& peer, const Budget& budget) {
   return measure_rate({peer}, 64, budget);
 }
 
 Contender pair_of(const Way& way, Wire wire, Measure measure) {
   return contender(way.name, {},
-                   {.serve =
-                        [=](ServerEnd& end) {
-                          const auto agent = make_server("server", wire, way.spin);
-                          end.announce(agent->addresses().front());
-                          end.wait_for_client();
-                        },
+                   {.serve = [=](ServerEnd& end) { serve(way, wire, end); },
                     .measure =
                         [=](ClientEnd& end) {
-                          const auto agent = make_client("client", wire, way.spin);
-                          const rpc::Peer peer = agent->connect(end.address());
-                          peer.ready().get();
-                          end.report(measure(peer, end.budget()));
+                          report(way, wire, end,
+                                 [&](const rpc::Peer& peer) { return measure(peer, end.budget()); });
                         }});
 }
 
@@ -142,16 +150,12 @@ Contender under_quota(const Way& way, double share, std::size_t in_flight) {
               Pair pair;
               pair.serve = [&](ServerEnd& end) {
                 quota.add_this_process();
-                const auto agent = make_server("server", Wire::tcp, way.spin);
-                end.announce(agent->addresses().front());
-                end.wait_for_client();
+                serve(way, Wire::tcp, end);
               };
               pair.measure = [&](ClientEnd& end) {
                 quota.add_this_process();
-                const auto agent = make_client("client", Wire::tcp, way.spin);
-                const rpc::Peer peer = agent->connect(end.address());
-                peer.ready().get();
-                end.report(measure_rate({peer}, in_flight, end.budget()));
+                report(way, Wire::tcp, end,
+                       [&](const rpc::Peer& peer) { return measure_rate({peer}, in_flight, end.budget()); });
               };
               return measure_pair(pair, setting);
             } catch (const std::exception& error) {
@@ -168,38 +172,35 @@ std::uint64_t compute(std::uint64_t state) {
 }
 
 // The client has a thread that computes on its core. calls_per_s: the maximum rate of its calls; 0: no limit.
+Figures measure_next_to_computing(const rpc::Peer& peer, double calls_per_s, const Budget& given) {
+  std::atomic<std::uint64_t> blocks{0};
+  std::atomic<bool> enough{false};
+  std::uint64_t state = 1;
+  std::thread thread([&] {
+    while (!enough) state = compute(state), ++blocks;
+  });
+  std::this_thread::sleep_for(given.warm_up);
+  const std::uint64_t before = blocks;
+  const auto began = std::chrono::steady_clock::now();
+  const Budget budget{0ns, given.duration};
+  Figures figures =
+      calls_per_s == 0 ? measure_rate({peer}, 1, budget) : measure_limited_rate(peer, calls_per_s, budget);
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - began;
+  figures["blocks_per_s"] = static_cast<double>(blocks - before) / time.count();
+  enough = true;
+  thread.join();
+  if (state == 0) throw std::runtime_error("the computation is wrong");
+  return figures;
+}
+
 Contender next_to_computing(const Way& way, double calls_per_s) {
   return contender(way.name, {},
-                   {.serve =
-                        [=](ServerEnd& end) {
-                          const auto agent = make_server("server", Wire::tcp, way.spin);
-                          end.announce(agent->addresses().front());
-                          end.wait_for_client();
-                        },
+                   {.serve = [=](ServerEnd& end) { serve(way, Wire::tcp, end); },
                     .measure =
                         [=](ClientEnd& end) {
-                          const auto agent = make_client("client", Wire::tcp, way.spin);
-                          const rpc::Peer peer = agent->connect(end.address());
-                          peer.ready().get();
-                          std::atomic<std::uint64_t> blocks{0};
-                          std::atomic<bool> enough{false};
-                          std::uint64_t state = 1;
-                          std::thread thread([&] {
-                            while (!enough) state = compute(state), ++blocks;
+                          report(way, Wire::tcp, end, [&](const rpc::Peer& peer) {
+                            return measure_next_to_computing(peer, calls_per_s, end.budget());
                           });
-                          std::this_thread::sleep_for(end.budget().warm_up);
-                          const std::uint64_t before = blocks;
-                          const auto began = std::chrono::steady_clock::now();
-                          const Budget budget{0ns, end.budget().duration};
-                          Figures figures = calls_per_s == 0
-                                                ? measure_rate({peer}, 1, budget)
-                                                : measure_limited_rate(peer, calls_per_s, budget);
-                          const std::chrono::duration<double> time = std::chrono::steady_clock::now() - began;
-                          figures["blocks_per_s"] = static_cast<double>(blocks - before) / time.count();
-                          enough = true;
-                          thread.join();
-                          if (state == 0) throw std::runtime_error("the computation is wrong");
-                          end.report(figures);
                         }});
 }
 

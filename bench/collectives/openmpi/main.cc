@@ -1,9 +1,7 @@
 // The program that bench_collectives runs under mpirun, one process for each rank:
 //   bench_collectives_openmpi OPERATION ELEMENTS WARM_UP DURATION PINS     (seconds)
-// Rank 0 prints {"figures": …, "threads": …}. The steps run in blocks, as in Rounds (bench/harness/ranks.h).
-#include "bench/harness/meter.h"
-#include "bench/harness/pins.h"
-#include "bench/harness/process.h"
+// Rank 0 prints {"figures": …, "threads": …}.
+#include "bench/harness/ranks.h"
 
 #include <nlohmann/json.hpp>
 
@@ -41,22 +39,13 @@ int main(int argc, char** argv) {
     else
       MPI_Alltoall(whole.data(), part, MPI_FLOAT, other.data(), part, MPI_FLOAT, MPI_COMM_WORLD);
   };
-  const Budget budget{time(argv[3]), time(argv[4])};
-  LatencyMeter meter(budget);
-  for (std::uint64_t count = 1; count != 0;) {
-    const auto began = std::chrono::steady_clock::now();
-    bool more = true;
-    for (std::uint64_t i = 0; i < count; ++i) {
-      meter.begin();
-      collective();
-      more = meter.end() && more;
-    }
-    const auto took = std::chrono::steady_clock::now() - began;
-    count = !more ? 0 : took < std::chrono::milliseconds{5} ? 2 * count : count;
-    MPI_Bcast(&count, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
-  }
+  Rounds rounds(Budget{time(argv[3]), time(argv[4])});
+  rounds.run(collective, [](std::uint64_t next) {
+    MPI_Bcast(&next, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+    return next;
+  });
   if (rank == 0) {
-    Figures figures = meter.figures();
+    Figures figures = rounds.figures();
     figures["GBps"] = static_cast<double>(elements * sizeof(float)) / figures.at("p50_us") / 1e3;
     std::printf("%s\n", nlohmann::json{{"figures", figures}, {"threads", count_threads()}}.dump().c_str());
   }

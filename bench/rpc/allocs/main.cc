@@ -3,14 +3,12 @@
 // starts it as `bench_rpc_allocs serve` and `bench_rpc_allocs measure ADDRESS`. The program communicates over
 // the channel that it inherits.
 #include "bench/harness/pair.h"
-
-#include <weft/rpc/rpc.h>
+#include "bench/rpc/echo_calls.h"
 
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <stdexcept>
 
 namespace {
 
@@ -61,9 +59,6 @@ namespace {
 
 constexpr std::int64_t warm_up_calls = 2'000, counted_calls = 5'000;
 
-std::int64_t echo(std::int64_t x) { return x; }
-using Echo = rpc::Function<"bench.echo", &echo, rpc::non_blocking>;
-
 std::uint64_t count_so_far() { return allocations; }
 using Count = rpc::Function<"bench.allocations", &count_so_far, rpc::non_blocking>;
 
@@ -75,19 +70,12 @@ void serve(ServerEnd& end) {
   end.wait_for_client();
 }
 
-rpc::Task<> call(rpc::Peer peer, std::int64_t calls) {
-  for (std::int64_t i = 0; i < calls; ++i) {
-    const std::int64_t answer = co_await peer.call<Echo>(i);
-    if (answer != i) throw std::runtime_error("the answer is wrong");
-  }
-}
-
 rpc::Task<Figures> measure(rpc::Peer peer) {
-  co_await call(peer, warm_up_calls);
+  co_await call_times(peer, warm_up_calls);
   // The counts include these two calls, which read the counters.
   const std::uint64_t server = co_await peer.call<Count>();
   const std::uint64_t client = allocations;
-  co_await call(peer, counted_calls);
+  co_await call_times(peer, counted_calls);
   const std::uint64_t client_after = allocations;
   const std::uint64_t server_after = co_await peer.call<Count>();
   const auto per_call = [](std::uint64_t n) {
