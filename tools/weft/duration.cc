@@ -1,5 +1,6 @@
 #include "tools/weft/duration.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -54,6 +55,11 @@ std::string text_of(std::chrono::nanoseconds duration) {
                               : "%.0f",
                 shown);
   return std::string(text) + (seconds ? " s" : " ms");
+}
+
+std::string text_of_seconds(double seconds) {
+  return text_of(std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e9))));
 }
 
 }  // namespace weft::tool

@@ -1,7 +1,5 @@
 #include "tools/weft/flight_report.h"
 
-#include <chrono>
-
 #include "tools/weft/duration.h"
 
 namespace weft::tool {
@@ -11,31 +9,21 @@ using collectives::FlightVerdict;
 
 PrintedJson json_of(const FlightVerdict& verdict) {
   PrintedJson groups = PrintedJson::array(), findings = PrintedJson::array();
-  for (const FlightVerdict::Group& group : verdict.groups) {
-    PrintedJson one;
-    add_field(one, "group", group.label);
-    add_field(one, "summary", group.summary);
-    add_field(one, "errors", group.errors);
-    add_field(one, "notes", group.notes);
-    groups.push_back(std::move(one));
-  }
-  for (const FlightFinding& finding : verdict.findings) {
-    PrintedJson one;
-    add_field(one, "kind", std::string(name_of(finding.kind)));
-    add_field(one, "group", finding.group);
-    add_field(one, "sequence", finding.sequence ? PrintedJson(*finding.sequence) : PrintedJson());
-    add_field(one, "round", finding.round ? PrintedJson(*finding.round) : PrintedJson());
-    add_field(one, "ranks", finding.ranks);
-    add_field(one, "members", finding.members);
-    add_field(one, "text", finding.text);
-    add_field(one, "details", finding.details);
-    findings.push_back(std::move(one));
-  }
-  PrintedJson json;
-  add_field(json, "groups", std::move(groups));
-  add_field(json, "findings", std::move(findings));
-  add_field(json, "notes", verdict.notes);
-  return json;
+  for (const FlightVerdict::Group& group : verdict.groups)
+    groups.push_back({{"group", group.label},
+                      {"summary", group.summary},
+                      {"errors", group.errors},
+                      {"notes", group.notes}});
+  for (const FlightFinding& finding : verdict.findings)
+    findings.push_back({{"kind", std::string(name_of(finding.kind))},
+                        {"group", finding.group},
+                        {"sequence", finding.sequence ? PrintedJson(*finding.sequence) : PrintedJson()},
+                        {"round", finding.round ? PrintedJson(*finding.round) : PrintedJson()},
+                        {"ranks", finding.ranks},
+                        {"members", finding.members},
+                        {"text", finding.text},
+                        {"details", finding.details}});
+  return {{"groups", std::move(groups)}, {"findings", std::move(findings)}, {"notes", verdict.notes}};
 }
 
 rpc::Future<rpc::DynamicReply> ask_flight(const rpc::Peer& peer, std::uint64_t latest) {
@@ -70,24 +58,20 @@ std::vector<OpenOperation> open_operations(const std::vector<collectives::Flight
 
 PrintedJson json_of(const std::vector<OpenOperation>& operations) {
   PrintedJson json = PrintedJson::array();
-  for (const OpenOperation& operation : operations) {
-    PrintedJson one;
-    add_field(one, "member", operation.member);
-    add_field(one, "group", operation.group);
-    add_field(one, "text", operation.what);
-    add_field(one, "age", operation.age);
-    add_field(one, "waits_for", operation.waits_for);
-    json.push_back(std::move(one));
-  }
+  for (const OpenOperation& operation : operations)
+    json.push_back({{"member", operation.member},
+                    {"group", operation.group},
+                    {"text", operation.what},
+                    {"age", operation.age},
+                    {"waits_for", operation.waits_for}});
   return json;
 }
 
 std::string text_of(const std::vector<OpenOperation>& operations) {
   std::string text;
   for (const OpenOperation& operation : operations) {
-    const auto age = std::chrono::duration<double>(operation.age);
     text += operation.member + " in group " + operation.group + ": " + operation.what + ", " +
-            text_of(std::chrono::duration_cast<std::chrono::nanoseconds>(age));
+            text_of_seconds(operation.age);
     for (std::size_t i = 0; i < operation.waits_for.size(); ++i)
       text += (i == 0 ? ", waits for " : ", ") + operation.waits_for[i];
     text += "\n";

@@ -124,20 +124,14 @@ std::string refused_text(const std::vector<Refusal>& refused) {
 }
 
 PrintedJson json_of_memory(const Memory& memory) {
-  PrintedJson json = PrintedJson::object();
-  add_field(json, "parameters", memory.parameters);
-  add_field(json, "gradients", memory.gradients);
-  add_field(json, "optimizer", memory.optimizer);
-  add_field(json, "activations", memory.activations);
-  return json;
+  return {{"parameters", memory.parameters},
+          {"gradients", memory.gradients},
+          {"optimizer", memory.optimizer},
+          {"activations", memory.activations}};
 }
 
 PrintedJson json_of_grid(const Grid& grid) {
-  PrintedJson json = PrintedJson::object();
-  add_field(json, "data", grid.data);
-  add_field(json, "pipeline", grid.pipeline);
-  add_field(json, "tensor", grid.tensor);
-  return json;
+  return {{"data", grid.data}, {"pipeline", grid.pipeline}, {"tensor", grid.tensor}};
 }
 
 PrintedJson json_of_plan(const PlannedJob& job, const Plan& plan) {
@@ -201,7 +195,7 @@ std::string plan_text(const PlannedJob& job, const planner::Plans& plans) {
 }
 
 PrintedJson json_of(const PlannedJob& job, const planner::Plans& plans) {
-  PrintedJson json = PrintedJson::object(), best = PrintedJson::array(), refused = PrintedJson::array();
+  PrintedJson best = PrintedJson::array(), refused = PrintedJson::array();
   for (const Plan& plan : plans.plans) best.push_back(json_of_plan(job, plan));
   for (const Refusal& refusal : plans.refused) {
     PrintedJson each = json_of_grid(refusal.grid);
@@ -209,15 +203,14 @@ PrintedJson json_of(const PlannedJob& job, const planner::Plans& plans) {
     if (refusal.memory) add_field(each, "memory", json_of_memory(*refusal.memory));
     refused.push_back(std::move(each));
   }
-  add_field(json, "profile", job.profile);
-  add_field(json, "hosts", job.machine.hosts);
-  add_field(json, "ranks_per_host", job.machine.ranks_per_host);
-  add_field(json, "global_batch", plans.global_batch);
-  add_field(json, "choices", plans.choices);
-  add_field(json, "simulated", plans.simulated);
-  add_field(json, "plans", std::move(best));
-  add_field(json, "impossible", std::move(refused));
-  return json;
+  return {{"profile", job.profile},
+          {"hosts", job.machine.hosts},
+          {"ranks_per_host", job.machine.ranks_per_host},
+          {"global_batch", plans.global_batch},
+          {"choices", plans.choices},
+          {"simulated", plans.simulated},
+          {"plans", std::move(best)},
+          {"impossible", std::move(refused)}};
 }
 
 }  // namespace weft::tool

@@ -1,7 +1,5 @@
 #include "tools/weft/rrefs_text.h"
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <map>
 
@@ -39,10 +37,8 @@ std::string rrefs_text(const rref::ReferenceListing& listing) {
   if (listing.objects.empty()) return text;
   text += "\n       AGE       SIZE  STATE     HOLDS  USERS  TYPE  ID  MADE AT\n";
   for (const rref::ObjectListing& object : listing.objects) {
-    const auto age = std::chrono::duration_cast<std::chrono::nanoseconds>(
-        std::chrono::duration<double>(std::clamp(object.age, 0.0, 1e9)));
     char columns[120];
-    std::snprintf(columns, sizeof columns, "%10s %10s  %-8.20s %6s  ", text_of(age).c_str(),
+    std::snprintf(columns, sizeof columns, "%10s %10s  %-8.20s %6s  ", text_of_seconds(object.age).c_str(),
                   size_text(object.bytes).c_str(), printable(object.state).c_str(),
                   number(object.holds).c_str());
     text += columns + users_text(object.users) + "  " + printable(object.type) + "  " + printable(object.id) +

@@ -1,7 +1,6 @@
 #include "tools/weft/top_text.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdarg>
 #include <cstdio>
 #include <map>
@@ -82,11 +81,9 @@ std::string gauges_text(const std::map<std::string, double>& gauges) {
 std::string top_text(const rpc::AgentStats& before, const rpc::AgentStats& now, std::size_t width,
                      std::size_t lines) {
   const Rate rate(now.uptime - before.uptime);
-  const auto up = std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(std::clamp(now.uptime, 0.0, 1e9)));
   std::vector<std::string> text;
   text.push_back(printable(now.name) + formatted("  up %s  %llu connections, %llu made, %llu refused",
-                                                 text_of(up).c_str(), number(now.connections),
+                                                 text_of_seconds(now.uptime).c_str(), number(now.connections),
                                                  number(now.connections_made),
                                                  number(now.connections_refused)));
   text.push_back(formatted("served   %10.1f/s  %6llu in flight  %llu denied, %llu shed",

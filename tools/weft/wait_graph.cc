@@ -1,7 +1,6 @@
 #include "tools/weft/wait_graph.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <optional>
 #include <set>
@@ -49,15 +48,10 @@ AllSides collect(const std::vector<CallsInFlight>& agents) {
   return all;
 }
 
-std::string time_text(double seconds) {
-  return text_of(std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e9))));
-}
-
 std::string text_of(const Sides& sides, const std::set<std::string>& asked) {
   const std::string& method = sides.served != nullptr ? sides.served->method : sides.made->method;
   const std::string& where = sides.callee != nullptr ? sides.callee->name : sides.made->peer;
-  std::string text = method + " on " + where + ", " + time_text(sides.age());
+  std::string text = method + " on " + where + ", " + text_of_seconds(sides.age());
   if (sides.served != nullptr) {
     text += ", " + sides.served->state;
     if (sides.served->state == "queued") text += " for the " + sides.served->on;
@@ -71,7 +65,8 @@ std::string text_of(const Sides& sides, const std::set<std::string>& asked) {
   } else {
     text += ", not at that agent: in transit or completed";
   }
-  if (sides.made != nullptr && sides.made->left >= 0) text += ", deadline in " + time_text(sides.made->left);
+  if (sides.made != nullptr && sides.made->left >= 0)
+    text += ", deadline in " + text_of_seconds(sides.made->left);
   return printable(text);
 }
 
@@ -211,20 +206,14 @@ std::string text_of(const WaitGraph& graph) {
 
 PrintedJson json_of(const WaitGraph& graph) {
   PrintedJson calls = PrintedJson::array();
-  for (const WaitGraph::Call& call : graph.calls) {
-    PrintedJson one;
-    add_field(one, "caller", call.name.caller);
-    add_field(one, "incarnation", call.name.incarnation);
-    add_field(one, "id", call.name.id);
-    add_field(one, "text", call.text);
-    add_field(one, "age", call.age);
-    add_field(one, "waits_for", call.waits_for);
-    calls.push_back(std::move(one));
-  }
-  PrintedJson json;
-  add_field(json, "calls", std::move(calls));
-  add_field(json, "cycles", graph.cycles);
-  return json;
+  for (const WaitGraph::Call& call : graph.calls)
+    calls.push_back({{"caller", call.name.caller},
+                     {"incarnation", call.name.incarnation},
+                     {"id", call.name.id},
+                     {"text", call.text},
+                     {"age", call.age},
+                     {"waits_for", call.waits_for}});
+  return {{"calls", std::move(calls)}, {"cycles", graph.cycles}};
 }
 
 }  // namespace weft::tool

@@ -15,13 +15,11 @@ struct Options : AskedAgent {
 };
 
 void print(const rpc::Health& health) {
-  const auto uptime =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(health.uptime));
   std::printf("%s\n", printable(health.status).c_str());
   std::printf("  agent    %s (incarnation %016llx)\n", printable(health.name).c_str(),
               static_cast<unsigned long long>(health.incarnation));
   std::printf("  weft     %s\n", printable(health.version).c_str());
-  std::printf("  uptime   %s\n", text_of(uptime).c_str());
+  std::printf("  uptime   %s\n", text_of_seconds(health.uptime).c_str());
   std::printf("  calls    %lld served now, %lld made and in flight\n",
               static_cast<long long>(health.calls_served), static_cast<long long>(health.calls_made));
 }

@@ -31,13 +31,12 @@ PrintedJson json_of(const rpc::AgentId& id, std::chrono::nanoseconds connect, co
   const auto microseconds = [](std::chrono::nanoseconds time) {
     return std::round(static_cast<double>(time.count()) / 100) / 10;
   };
-  PrintedJson json, each = PrintedJson::array();
+  PrintedJson each = PrintedJson::array();
   for (const auto& time : times) each.push_back(microseconds(time));
-  add_field(json, "name", id.name);
-  add_field(json, "incarnation", id.incarnation);
-  add_field(json, "connect_us", microseconds(connect));
-  add_field(json, "round_trips_us", std::move(each));
-  return json;
+  return {{"name", id.name},
+          {"incarnation", id.incarnation},
+          {"connect_us", microseconds(connect)},
+          {"round_trips_us", std::move(each)}};
 }
 
 Exit run(Options& options) {

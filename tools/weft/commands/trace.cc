@@ -1,7 +1,6 @@
 #include <weft/rpc/trace/chrome_trace.h>
 
 #include <cstdio>
-#include <fstream>
 #include <thread>
 
 #include "tools/weft/command.h"
@@ -44,8 +43,8 @@ Exit run(Options& options) {
   const std::string json = rpc::chrome_trace(agents);
   if (options.output.empty()) {
     std::fputs(json.c_str(), stdout);
-  } else if (std::ofstream file(options.output, std::ios::binary); !(file << json << std::flush)) {
-    throw UsageError("cannot write " + options.output);
+  } else {
+    write_file(options.output, json);
   }
   for (const auto& agent : agents)
     std::fprintf(stderr, "%s: %zu spans, %llu dropped; its clock is known to %s\n",

@@ -296,17 +296,15 @@ PrintedJson Picture::json() const {
         {{"agent", life.first}, {"dropped", lane.dropped}, {"lanes", count}, {"spans", std::move(spans)}});
   }
 
-  PrintedJson json;
-  add_field(json, "time", seconds(last_.time - first_));
-  add_field(json, "members", std::move(members));
-  add_field(json, "rates", std::move(rates));
-  add_field(json, "gauges", charts_json(gauges_));
-  add_field(json, "charts", charts_json(charts_));
-  add_field(json, "calls", calls_json(last_));
-  add_field(json, "references", std::move(references));
-  add_field(json, "groups", groups_json(last_));
-  add_field(json, "timeline", std::move(timeline));
-  return json;
+  return {{"time", seconds(last_.time - first_)},
+          {"members", std::move(members)},
+          {"rates", std::move(rates)},
+          {"gauges", charts_json(gauges_)},
+          {"charts", charts_json(charts_)},
+          {"calls", calls_json(last_)},
+          {"references", std::move(references)},
+          {"groups", groups_json(last_)},
+          {"timeline", std::move(timeline)}};
 }
 
 }  // namespace weft::tool
