@@ -1,6 +1,7 @@
 // weft itself: passes over agents, each a process.
 #include "bench/autograd/batches.h"
 #include "bench/autograd/work.h"
+#include "bench/harness/statistics.h"
 
 #include <weft/dist_autograd/pass.h>
 #include <weft/dist_optim/embedding/sharded_embedding.h>
@@ -231,8 +232,7 @@ rpc::Task<Figures> wide(const World* world, Budget budget, std::size_t calls) {
     const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
     microseconds.push_back(took.count() / static_cast<double>(calls));
   }
-  std::sort(microseconds.begin(), microseconds.end());
-  co_return Figures{{"call_us", microseconds[microseconds.size() / 2]}};
+  co_return Figures{{"call_us", median(std::move(microseconds))}};
 }
 
 // Reads rows that exist already. Each read is one call.

@@ -2,13 +2,13 @@
 // buckets.
 #include "bench/ddp/models.h"
 #include "bench/ddp/weft_rank.h"
+#include "bench/harness/statistics.h"
 
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
 #include <weft/parallel/data_parallel/internal/overlap_trial.h>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <algorithm>
 #include <chrono>
 
 namespace weft::bench {
@@ -71,9 +71,7 @@ void run(const Work& work, Way way, const std::string& store, RankEnd& end) {
       waited.clear();
       measure(end, group, way == Way::all_reduce ? all_reduces(group, *module) : step, [&](Figures& figures) {
         if (waited.empty()) return;
-        const auto middle = waited.begin() + static_cast<std::ptrdiff_t>(waited.size() / 2);
-        std::nth_element(waited.begin(), middle, waited.end());
-        figures["waited_us"] = *middle;
+        figures["waited_us"] = median(waited);
       });
     });
   });

@@ -1,5 +1,6 @@
 // weft's executors. The driver of `Pipeline` is on the agent of rank 0.
 #include "bench/collectives/ranks.h"
+#include "bench/harness/statistics.h"
 #include "bench/pipeline/model.h"
 #include "bench/pipeline/work.h"
 
@@ -9,8 +10,6 @@
 #include <weft/parallel/pipeline/remote/pipeline.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/measured_costs.h>
-
-#include <algorithm>
 
 namespace weft::bench {
 namespace {
@@ -44,9 +43,7 @@ void report(const Work& work, RankEnd& end, Figures figures, const schedule::Sch
       figures["overhead_us"] = (median - ideal) / static_cast<double>(schedule.ranks.front().size());
     std::vector<double> replayed;
     for (const schedule::Timeline& step : steps) replayed.push_back(schedule::replayed_time(schedule, step));
-    const auto middle = replayed.begin() + static_cast<std::ptrdiff_t>(replayed.size() / 2);
-    std::nth_element(replayed.begin(), middle, replayed.end());
-    figures["replayed_us"] = *middle * 1e6;
+    figures["replayed_us"] = bench::median(std::move(replayed)) * 1e6;
   }
   end.report(figures);
 }

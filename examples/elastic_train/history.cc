@@ -7,12 +7,12 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <set>
 #include <sstream>
-#include <stdexcept>
 #include <string_view>
+
+#include "fashion_mnist/loss_curve.h"
 
 namespace {
 
@@ -103,11 +103,6 @@ std::string svg_of(const std::vector<Row>& rows, const std::string& title) {
   return svg + "</svg>\n";
 }
 
-void write(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream file(path);
-  if (!(file << text)) throw std::runtime_error(fmt::format("cannot write {}", path.string()));
-}
-
 }  // namespace
 
 std::string to_line(const Row& row) {
@@ -126,13 +121,12 @@ std::optional<Row> row_of(const std::string& line) {
 }
 
 void write_history(const std::vector<Row>& rows, const std::string& title, const std::string& folder) {
-  const std::filesystem::path to = folder;
-  std::filesystem::create_directories(to);
+  std::filesystem::create_directories(folder);
   std::string table = "step,loss,generation,workers\n";
   for (const Row& row : rows)
     table += fmt::format("{},{:.6f},{},{}\n", row.step, row.loss, row.generation, words(row.workers));
-  write(to / "loss.csv", table);
-  write(to / "membership.svg", svg_of(rows, title));
+  write_file(folder + "/loss.csv", table);
+  write_file(folder + "/membership.svg", svg_of(rows, title));
 }
 
 LivePicture::LivePicture(std::int64_t steps) : terminal_(::isatty(STDOUT_FILENO) == 1), steps_(steps) {}

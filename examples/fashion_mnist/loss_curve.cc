@@ -37,11 +37,6 @@ double grid_step(double range) {
   return 10 * power;
 }
 
-void write(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream file(path);
-  if (!(file << text)) throw std::runtime_error(fmt::format("cannot write {}", path.string()));
-}
-
 }  // namespace
 
 std::string loss_csv(const std::vector<Point>& points, int digits) {
@@ -105,10 +100,13 @@ std::string loss_svg(const std::vector<Point>& points, const std::string& title)
   return svg + "</svg>\n";
 }
 
+void write_file(const std::string& path, const std::string& text) {
+  if (!(std::ofstream(path) << text).flush()) throw std::runtime_error(fmt::format("cannot write {}", path));
+}
+
 void write_loss_curve(const std::vector<Point>& points, const std::string& title, const std::string& folder,
                       int digits) {
-  const std::filesystem::path to = folder;
-  std::filesystem::create_directories(to);
-  write(to / "loss.csv", loss_csv(points, digits));
-  write(to / "loss.svg", loss_svg(points, title));
+  std::filesystem::create_directories(folder);
+  write_file(folder + "/loss.csv", loss_csv(points, digits));
+  write_file(folder + "/loss.svg", loss_svg(points, title));
 }

@@ -21,6 +21,9 @@ WEFT_CODEC(Point, trainer, images, before, seconds, loss)
 std::string loss_csv(const std::vector<Point>& points, int digits = 6);
 std::string loss_svg(const std::vector<Point>& points, const std::string& title);
 
+// Throws std::runtime_error if the file cannot be written.
+void write_file(const std::string& path, const std::string& text);
+
 // Writes loss.csv and loss.svg into the folder, which is created if it is missing.
 void write_loss_curve(const std::vector<Point>& points, const std::string& title, const std::string& folder,
                       int digits = 6);

@@ -9,10 +9,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <iterator>
 #include <numbers>
-#include <stdexcept>
 
 using namespace weft;
 
@@ -23,11 +21,6 @@ std::string readable(std::string text) {
   for (char& c : text)
     if (c != '\n' && (c < ' ' || c > '~')) c = '?';
   return text;
-}
-
-void write_file(const std::string& path, const std::string& text) {
-  if (!(std::ofstream(path) << text).flush())
-    throw std::runtime_error(fmt::format("{} could not be written", path));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <weft/rref/rref.h>
 
+#include "fashion_mnist/images.h"
 #include "parameter_server/model.h"
 #include "parameter_server/schedule.h"
 
@@ -78,16 +79,6 @@ rpc::Task<void> train(rref::RRef<ParameterServer> server, std::shared_ptr<Networ
     fmt::print("{} batches were computed again: their parameters had become too old\n", refused);
 }
 
-double evaluate(const Network& network, const Dataset& test) {
-  torch::NoGradGuard no_grad;
-  std::int64_t right = 0;
-  for (std::int64_t begin = 0; begin < test.size(); begin += 500) {
-    const Batch batch = test.batch(begin, begin + 500);
-    right += count_right(const_cast<Network&>(network).forward(batch.images), batch.labels);
-  }
-  return static_cast<double>(right) / static_cast<double>(test.size());
-}
-
 }  // namespace
 
 rpc::Task<void> run_pull_push(rpc::Agent& agent, const Settings& settings, Batches& batches,
@@ -97,5 +88,5 @@ rpc::Task<void> run_pull_push(rpc::Agent& agent, const Settings& settings, Batch
   auto network = std::make_shared<Network>();
   co_await train(server, network, settings, batches, report);
   load(*network, co_await server.call<&ParameterServer::pull>());
-  co_await report.finish(evaluate(*network, test));
+  co_await report.finish(accuracy(*network, test));
 }

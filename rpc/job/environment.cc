@@ -1,6 +1,5 @@
 #include <weft/rpc/job/environment.h>
 
-#include <weft/rpc/core/parse_number.h>
 #include <weft/rpc/job/job_url.h>
 #include <weft/rpc/job/membership/roster.h>
 #include <weft/rpc/transport/address.h>
@@ -28,14 +27,6 @@ class Environment {
   std::string require(const std::string& name, const std::string& meaning) const {
     if (auto value = find(name)) return *std::move(value);
     throw Error(ErrorKind::invalid_argument, "the environment has no " + name + ": " + meaning);
-  }
-  static std::uint64_t number(const std::string& name, const std::string& value, std::uint64_t min,
-                              std::uint64_t max) {
-    const auto number = parse_number<std::uint64_t>(value);
-    if (!number || *number < min || *number > max)
-      throw Error(ErrorKind::invalid_argument, name + "='" + value + "' is not a number from " +
-                                                   std::to_string(min) + " to " + std::to_string(max));
-    return *number;
   }
   bool flag(const std::string& name) const {
     const auto value = find(name);
@@ -76,11 +67,8 @@ std::uint64_t stated(const detail::JobUrl& url, const Environment& environment, 
   if (!number && !url.text.empty() && !environment.find(name))
     throw Error(ErrorKind::invalid_argument, "'" + url.text + "' has no " + parameter +
                                                  ", and the environment has no " + name + ": " + meaning);
-  if (!number) return Environment::number(name, environment.require(name, meaning), min, max);
-  if (*number >= min && *number <= max) return *number;
-  throw Error(ErrorKind::invalid_argument, "'" + url.text + "': " + parameter + "='" +
-                                               std::to_string(*number) + "' is not a number from " +
-                                               std::to_string(min) + " to " + std::to_string(max));
+  if (!number) return detail::number_between(name, environment.require(name, meaning), min, max);
+  return detail::number_between("'" + url.text + "': " + parameter, std::to_string(*number), min, max);
 }
 
 Place place_in(const detail::JobUrl& url, const Environment& environment, const VariableLookup& lookup) {
@@ -147,13 +135,13 @@ std::string store_address(const detail::JobUrl& url, const Environment& environm
     host = place.batch ? host_of(*place.batch, towards)
                        : environment.require("MASTER_ADDR", "the host of rank 0");
   if (const auto port = environment.find("WEFT_STORE_PORT"))
-    return tcp(host, std::to_string(Environment::number("WEFT_STORE_PORT", *port, 1, 65535)));
+    return tcp(host, std::to_string(detail::number_between("WEFT_STORE_PORT", *port, 1, 65535)));
   if (place.batch && place.batch->port && !environment.find("MASTER_PORT"))
     return tcp(host, std::to_string(*place.batch->port));
   const std::string text = environment.require("MASTER_PORT", "a port on the host of rank 0");
   // torchrun keeps its own store at MASTER_PORT.
   const bool occupied = environment.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  const std::uint64_t port = Environment::number("MASTER_PORT", text, 1, occupied ? 65534 : 65535);
+  const std::uint64_t port = detail::number_between("MASTER_PORT", text, 1, occupied ? 65534 : 65535);
   return tcp(host, std::to_string(port + (occupied ? 1 : 0)));
 }
 

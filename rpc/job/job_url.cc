@@ -4,22 +4,11 @@
 #include <weft/rpc/core/parse_number.h>
 #include <weft/rpc/transport/address.h>
 
-#include <string_view>
-
 namespace weft::rpc::detail {
 namespace {
 
 [[noreturn]] void refuse(const std::string& text, const std::string& why) {
   throw Error(ErrorKind::invalid_argument, "'" + text + "': " + why);
-}
-
-std::uint64_t number(const std::string& text, std::string_view name, std::string_view value,
-                     std::uint64_t min, std::uint64_t max) {
-  const auto number = parse_number<std::uint64_t>(value);
-  if (!number || *number < min || *number > max)
-    refuse(text, std::string(name) + "='" + std::string(value) + "' is not a number from " +
-                     std::to_string(min) + " to " + std::to_string(max));
-  return *number;
 }
 
 void read_parameter(JobUrl& url, std::string_view parameter) {
@@ -30,9 +19,8 @@ void read_parameter(JobUrl& url, std::string_view parameter) {
   if (equals == std::string_view::npos) refuse(url.text, std::string(name) + " has no value");
   auto& place = name == "rank" ? url.rank : url.world_size;
   if (place) refuse(url.text, std::string(name) + " is given twice");
-  const std::string_view value = parameter.substr(equals + 1);
-  place = name == "rank" ? number(url.text, name, value, 0, max_agents - 1)
-                         : number(url.text, name, value, 1, max_agents);
+  const std::uint64_t min = name == "rank" ? 0 : 1, max = name == "rank" ? max_agents - 1 : max_agents;
+  place = number_between("'" + url.text + "': " + std::string(name), parameter.substr(equals + 1), min, max);
 }
 
 void read_parameters(JobUrl& url, std::string_view list) {
@@ -58,6 +46,15 @@ void check_store(const JobUrl& url, std::string_view scheme, std::string_view re
 }
 
 }  // namespace
+
+std::uint64_t number_between(const std::string& name, std::string_view value, std::uint64_t min,
+                             std::uint64_t max) {
+  const auto number = parse_number<std::uint64_t>(value);
+  if (!number || *number < min || *number > max)
+    throw Error(ErrorKind::invalid_argument, name + "='" + std::string(value) + "' is not a number from " +
+                                                 std::to_string(min) + " to " + std::to_string(max));
+  return *number;
+}
 
 JobUrl job_url(const std::string& text) {
   const std::size_t separator = text.find("://");

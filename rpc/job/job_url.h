@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace weft::rpc::detail {
 
@@ -25,6 +26,10 @@ struct JobUrl {
 
 // Throws invalid_argument if the URL is malformed (the text names the part).
 WEFT_EXPORT JobUrl job_url(const std::string& text);
+
+// The number in the text `value`. Throws invalid_argument with the name if it is not within the limits.
+std::uint64_t number_between(const std::string& name, std::string_view value, std::uint64_t min,
+                             std::uint64_t max);
 
 inline constexpr std::uint64_t max_agents = 1'000'000;  // of a job
 
