@@ -121,12 +121,13 @@ std::optional<Row> row_of(const std::string& line) {
 }
 
 void write_history(const std::vector<Row>& rows, const std::string& title, const std::string& folder) {
-  std::filesystem::create_directories(folder);
+  const std::filesystem::path to = folder;
+  std::filesystem::create_directories(to);
   std::string table = "step,loss,generation,workers\n";
   for (const Row& row : rows)
     table += fmt::format("{},{:.6f},{},{}\n", row.step, row.loss, row.generation, words(row.workers));
-  write_file(folder + "/loss.csv", table);
-  write_file(folder + "/membership.svg", svg_of(rows, title));
+  write_file(to / "loss.csv", table);
+  write_file(to / "membership.svg", svg_of(rows, title));
 }
 
 LivePicture::LivePicture(std::int64_t steps) : terminal_(::isatty(STDOUT_FILENO) == 1), steps_(steps) {}

@@ -106,7 +106,8 @@ void write_file(const std::string& path, const std::string& text) {
 
 void write_loss_curve(const std::vector<Point>& points, const std::string& title, const std::string& folder,
                       int digits) {
-  std::filesystem::create_directories(folder);
-  write_file(folder + "/loss.csv", loss_csv(points, digits));
-  write_file(folder + "/loss.svg", loss_svg(points, title));
+  const std::filesystem::path to = folder;
+  std::filesystem::create_directories(to);
+  write_file(to / "loss.csv", loss_csv(points, digits));
+  write_file(to / "loss.svg", loss_svg(points, title));
 }
