@@ -68,9 +68,7 @@ enum class Wind {
 @unittest.skipUnless(api.has_doxygen(), "no doxygen")
 class DocumentedApi(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = pathlib.Path(folder.name)
+        self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.write("CMakeLists.txt", CMAKE)
         self.write("core/widget.h", HEADER)
 

@@ -18,9 +18,7 @@ def page(*blocks):
 
 class DocumentedPrograms(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def extract(self, text, name="README.md"):
         (self.folder / name).write_text(text)

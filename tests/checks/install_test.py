@@ -31,9 +31,7 @@ endforeach()
 
 class Install(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = pathlib.Path(folder.name)
+        self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         (self.root / "CMakeLists.txt").write_text(PROJECT)
         (self.root / "layer.cc").write_text("int layer() { return 1; }\n")
         self.cmake(0, "-G", "Ninja", "-S", self.root, "-B", self.root / "build", f"-DCMAKE_CXX_COMPILER={COMPILER}",
@@ -130,9 +128,7 @@ target_link_libraries(rpc_alone PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,weft::rpc>
 class InstalledTree(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.root = pathlib.Path(folder.name)
+        cls.root = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         built = {library.stem.removeprefix("libweft_") for library in BUILD.glob("libweft_*.*")}
         cls.layers = sorted(built & set(re.findall(r"weft_layer\((\w+) ", (CMAKE_FOLDER.parent / "CMakeLists.txt").read_text())))
         # Links take no space. Shared libraries are copied, because CMake changes the paths in what it has installed.

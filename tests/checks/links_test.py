@@ -11,9 +11,7 @@ CALLS = "# Calls\n\n## Errors & `Status`\n\n## Retries\n\n## Retries\n\n## 7. Ro
 
 class Links(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = pathlib.Path(folder.name).resolve()
+        self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())).resolve()
         self.write("docs/calls.md", CALLS)
         self.write("docs/README.md", "[calls](calls.md)")
         self.write("tools/docs/mkdocs.yml", "nav:\n  - docs/README.md\n  - Calls: docs/calls.md\n")

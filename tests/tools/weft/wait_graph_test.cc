@@ -27,6 +27,14 @@ std::vector<CallsInFlight> chain() {
   c.served.push_back({call("b", 4), "g", 8, "running", "handlers", 6});
   return {a, b, c};
 }
+// The handler of g also calls b, where the call is queued.
+std::vector<CallsInFlight> chain_back(const std::string& method = "h", const std::string& on = "handlers",
+                                      std::uint64_t queue = 5) {
+  auto agents = chain();
+  agents[2].made.push_back({9, method, "b", 7, "sent", -1, call("b", 4)});
+  agents[1].served.push_back({call("c", 9), method, 7, "queued", on, queue});
+  return agents;
+}
 
 TEST(WaitGraph, FollowsACallThroughItsAgents) {
   const WaitGraph graph = wait_graph(chain(), 0);
@@ -37,9 +45,7 @@ TEST(WaitGraph, FollowsACallThroughItsAgents) {
 }
 
 TEST(WaitGraph, ACallBackToABusyAgentIsACycle) {
-  auto agents = chain();
-  agents[2].made.push_back({9, "h", "b", 7, "sent", -1, call("b", 4)});
-  agents[1].served.push_back({call("c", 9), "h", 7, "queued", "handlers", 5});
+  auto agents = chain_back();
   const WaitGraph graph = wait_graph(agents, 0);
   ASSERT_EQ(graph.cycles.size(), 1U);
   EXPECT_EQ(text_of(graph),
@@ -55,9 +61,7 @@ TEST(WaitGraph, ACallBackToABusyAgentIsACycle) {
 }
 
 TEST(WaitGraph, IsAlsoPrintedAsJson) {
-  auto agents = chain();
-  agents[2].made.push_back({9, "h", "b", 7, "sent", -1, call("b", 4)});
-  agents[1].served.push_back({call("c", 9), "h", 7, "queued", "handlers", 5});
+  auto agents = chain_back();
   const WaitGraph graph = wait_graph(agents, 0);
   const PrintedJson json = json_of(graph);
   EXPECT_EQ(json["cycles"], PrintedJson({{0, 1, 2}}));
@@ -69,30 +73,24 @@ TEST(WaitGraph, IsAlsoPrintedAsJson) {
 }
 
 TEST(WaitGraph, NoCallWaitsWhileAThreadIsFree) {
-  auto agents = chain();
+  auto agents = chain_back();
   agents[1].handler_threads = 2;
-  agents[2].made.push_back({9, "h", "b", 7, "sent", -1, call("b", 4)});
-  agents[1].served.push_back({call("c", 9), "h", 7, "queued", "handlers", 5});
   EXPECT_TRUE(wait_graph(agents, 0).cycles.empty());
 }
 
 TEST(WaitGraph, CallsOfOneObjectWaitForEachOtherWithAnyNumberOfThreads) {
-  auto agents = chain();
+  auto agents = chain_back("h", "object");
   agents[1].handler_threads = 64;
   agents[1].served[0].on = "object";
-  agents[2].made.push_back({9, "h", "b", 7, "sent", -1, call("b", 4)});
-  agents[1].served.push_back({call("c", 9), "h", 7, "queued", "object", 5});
   EXPECT_EQ(wait_graph(agents, 0).cycles.size(), 1U);
   agents[1].served[1].queue = 55;  // another object
   EXPECT_TRUE(wait_graph(agents, 0).cycles.empty());
 }
 
 TEST(WaitGraph, ACallAtTheLimitOfItsMethodWaitsForTheRunningOnes) {
-  auto agents = chain();
+  auto agents = chain_back("f", "limit", 77);
   agents[1].handler_threads = 64;
   agents[1].served[0].state = "suspended";
-  agents[2].made.push_back({9, "f", "b", 7, "sent", -1, call("b", 4)});
-  agents[1].served.push_back({call("c", 9), "f", 7, "queued", "limit", 77});
   const WaitGraph graph = wait_graph(agents, 0);
   ASSERT_EQ(graph.cycles.size(), 1U);
   EXPECT_EQ(graph.cycles[0].size(), 3U);
@@ -103,10 +101,8 @@ TEST(WaitGraph, ACallAtTheLimitOfItsMethodWaitsForTheRunningOnes) {
 }
 
 TEST(WaitGraph, SuspendedHandlersOccupyNoThread) {
-  auto agents = chain();
+  auto agents = chain_back();
   agents[1].served[0].state = "suspended";
-  agents[2].made.push_back({9, "h", "b", 7, "sent", -1, call("b", 4)});
-  agents[1].served.push_back({call("c", 9), "h", 7, "queued", "handlers", 5});
   EXPECT_TRUE(wait_graph(agents, 0).cycles.empty());
 }
 
