@@ -2,6 +2,7 @@
 #pragma once
 
 #include "bench/ddp/work.h"
+#include "bench/harness/transformer_block.h"
 #include "examples/ddp_train/resnet.h"
 
 #include <torch/torch.h>
@@ -35,36 +36,12 @@ struct Table : torch::nn::Module {
   torch::nn::Linear head{nullptr};
 };
 
-// A block of a transformer, 0.8 million parameters for width 256.
-struct TransformerBlock : torch::nn::Module {
-  TransformerBlock(std::int64_t width, std::int64_t heads) : heads(heads) {
-    using torch::nn::LayerNormOptions;
-    first = register_module("first", torch::nn::LayerNorm(LayerNormOptions({width})));
-    qkv = register_module("qkv", torch::nn::Linear(width, 3 * width));
-    out = register_module("out", torch::nn::Linear(width, width));
-    second = register_module("second", torch::nn::LayerNorm(LayerNormOptions({width})));
-    up = register_module("up", torch::nn::Linear(width, 4 * width));
-    down = register_module("down", torch::nn::Linear(4 * width, width));
-  }
-  at::Tensor forward(const at::Tensor& x) {  // rows, tokens, width
-    const auto rows = x.size(0), tokens = x.size(1), width = x.size(2);
-    const auto parts =
-        qkv(first(x)).view({rows, tokens, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
-    const at::Tensor mixed =
-        at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0, /*is_causal=*/true);
-    const at::Tensor y = x + out(mixed.transpose(1, 2).reshape({rows, tokens, width}));
-    return y + down(torch::gelu(up(second(y))));
-  }
-  std::int64_t heads;
-  torch::nn::LayerNorm first{nullptr}, second{nullptr};
-  torch::nn::Linear qkv{nullptr}, out{nullptr}, up{nullptr}, down{nullptr};
-};
-
 // The model has only blocks, so that each unit is a twelfth of the model.
 struct Transformer : torch::nn::Module {
   static constexpr std::int64_t width = 256, blocks = 12;
   Transformer() {
-    for (std::int64_t i = 0; i < blocks; ++i) layers->push_back(std::make_shared<TransformerBlock>(width, 4));
+    for (std::int64_t i = 0; i < blocks; ++i)
+      layers->push_back(std::make_shared<TransformerBlock>(width, 4, true));
     register_module("layers", layers);
   }
   at::Tensor forward(const at::Tensor& x) { return layers->forward(x); }

@@ -6,6 +6,7 @@ The models are those of bench/ddp/models.h.
 """
 import torch
 import torch_ranks
+from torch_transformer import TransformerBlock
 
 
 def model_and_input(name, batch):
@@ -25,21 +26,7 @@ def model_and_input(name, batch):
         return Table(), torch.randint(1_000_000, (256, 32))
 
     if name == "transformer":
-        class TransformerBlock(nn.Module):
-            def __init__(self, width, heads):
-                super().__init__()
-                self.heads = heads
-                self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-                self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-                self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-            def forward(self, x):
-                rows, tokens, width = x.shape
-                q, k, v = self.qkv(self.first(x)).view(rows, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-                mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-                y = x + self.out(mixed.transpose(1, 2).reshape(rows, tokens, width))
-                return y + self.down(nn.functional.gelu(self.up(self.second(y))))
-        return nn.Sequential(*[TransformerBlock(256, 4) for _ in range(12)]), torch.randn(4, 64, 256)
+        return nn.Sequential(*[TransformerBlock(256, 4, causal=True) for _ in range(12)]), torch.randn(4, 64, 256)
 
     class Block(nn.Module):
         def __init__(self, inside, out, stride):
