@@ -6,29 +6,36 @@
 
 namespace weft::bench {
 
-struct TransformerBlock : torch::nn::Module {
-  TransformerBlock(std::int64_t width, std::int64_t heads, bool causal) : heads(heads), causal(causal) {
-    using torch::nn::Linear;
-    const auto norm = [&](const char* name) {
-      return register_module(name, torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
-    };
-    norm1 = norm("norm1");
-    qkv = register_module("qkv", Linear(width, 3 * width));
-    out = register_module("out", Linear(width, width));
-    norm2 = norm("norm2");
-    up = register_module("up", Linear(width, 4 * width));
-    down = register_module("down", Linear(4 * width, width));
+// Column and Row: the kinds of its linear layers, which may be split over ranks.
+template <class Column, class Row>
+struct SplitBlock : torch::nn::Module {
+  SplitBlock(std::int64_t width, std::int64_t heads, bool causal)
+      : SplitBlock(width, heads, causal, Column(width, 3 * width), Row(width, width),
+                   Column(width, 4 * width), Row(4 * width, width)) {}
+  SplitBlock(std::int64_t width, std::int64_t heads_here, bool causal, Column fused, Row output, Column wide,
+             Row narrow)
+      : heads(heads_here), causal(causal) {
+    const torch::nn::LayerNormOptions norm({width});
+    norm1 = register_module("norm1", torch::nn::LayerNorm(norm));
+    qkv = register_module("qkv", fused);
+    out = register_module("out", output);
+    norm2 = register_module("norm2", torch::nn::LayerNorm(norm));
+    up = register_module("up", wide);
+    down = register_module("down", narrow);
   }
   at::Tensor forward(const at::Tensor& x) {  // [rows, tokens, width]
-    const auto parts = qkv(norm1(x)).unflatten(2, {3, heads, x.size(2) / heads}).permute({2, 0, 3, 1, 4});
+    const auto parts = qkv(norm1(x)).unflatten(2, {3, heads, -1}).permute({2, 0, 3, 1, 4}).unbind();
     const at::Tensor mixed = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0, causal);
     const at::Tensor y = x + out(mixed.transpose(1, 2).flatten(2));
     return y + down(torch::gelu(up(norm2(y))));
   }
-  std::int64_t heads;
-  bool causal;
+  const std::int64_t heads;
+  const bool causal;
   torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
-  torch::nn::Linear qkv{nullptr}, out{nullptr}, up{nullptr}, down{nullptr};
+  Column qkv{nullptr}, up{nullptr};
+  Row out{nullptr}, down{nullptr};
 };
+
+using TransformerBlock = SplitBlock<torch::nn::Linear, torch::nn::Linear>;
 
 }  // namespace weft::bench
