@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tests/parallel/data_parallel/ranks.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/errors.h"
 
 namespace weft::test {
 

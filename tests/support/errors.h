@@ -6,10 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <concepts>
+#include <initializer_list>
 #include <optional>
 #include <source_location>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace weft::test {
 
@@ -35,21 +37,40 @@ std::string message_of(F&& f) {
   return error ? error->what() : "(no error)";
 }
 
-// The text of an expected error: the whole text, a part of it, or any text.
+// What the text of an expected error has: each of the parts. A whole() text must be equal.
 struct ErrorText {
   ErrorText() = default;
-  ErrorText(const char* t) : text(t), whole(true) {}
-  ErrorText(std::string t) : text(std::move(t)), whole(true) {}
-  std::string text;
+  ErrorText(const char* part) : parts{part} {}
+  ErrorText(std::string part) : parts{std::move(part)} {}
+  ErrorText(std::initializer_list<std::string> all) : parts(all) {}
+  ErrorText(std::vector<std::string> all) : parts(std::move(all)) {}
+  std::vector<std::string> parts;
   bool whole = false;
 };
-inline ErrorText part(std::string text) {
-  ErrorText part(std::move(text));
-  part.whole = false;
-  return part;
+inline ErrorText whole(std::string text) {
+  ErrorText whole(std::move(text));
+  whole.whole = true;
+  return whole;
+}
+inline void expect_text(const rpc::Error& error, const ErrorText& expected) {
+  const std::string text = error.what();
+  for (const std::string& part : expected.parts) {
+    if (expected.whole) {
+      EXPECT_EQ(text, part);
+    } else {
+      EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' in: " << text;
+    }
+  }
 }
 
-// Expects that f throws an Error of this kind and text.
+// Expects that f throws an Error with this text, of this kind and execution.
+template <std::invocable F>
+void expect_error(F&& f, const ErrorText& text, std::source_location at = std::source_location::current()) {
+  const testing::ScopedTrace trace(at.file_name(), static_cast<int>(at.line()), "expect_error");
+  const auto error = error_of(std::forward<F>(f));
+  ASSERT_TRUE(error);
+  expect_text(*error, text);
+}
 template <std::invocable F>
 void expect_error(F&& f, rpc::ErrorKind kind, const ErrorText& text = {},
                   std::source_location at = std::source_location::current()) {
@@ -57,11 +78,7 @@ void expect_error(F&& f, rpc::ErrorKind kind, const ErrorText& text = {},
   const auto error = error_of(std::forward<F>(f));
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), kind) << error->what();
-  if (text.whole) {
-    EXPECT_EQ(std::string(error->what()), text.text);
-  } else {
-    EXPECT_NE(std::string(error->what()).find(text.text), std::string::npos) << error->what();
-  }
+  expect_text(*error, text);
 }
 template <std::invocable F>
 void expect_error(F&& f, rpc::ErrorKind kind, rpc::Execution execution, const ErrorText& text = {},

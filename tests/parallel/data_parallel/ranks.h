@@ -20,6 +20,8 @@ using collectives::testing::Company;
 using collectives::testing::on_ranks;
 using rpc::ErrorKind;
 using test::error_of;
+using test::expect_error;
+using test::expect_text;
 
 // A company of this number of ranks.
 template <int ranks>
@@ -142,26 +144,6 @@ inline void expect_close(const std::vector<at::Tensor>& a, const std::vector<at:
     EXPECT_TRUE(at::allclose(a[i], b[i], tolerance, tolerance)) << "tensor " << i << "\n"
                                                                 << a[i] << "\n"
                                                                 << b[i];
-}
-
-inline void expect_words(const rpc::Error& error, const std::vector<std::string>& words) {
-  const std::string text = error.what();
-  for (const std::string& word : words)
-    EXPECT_NE(text.find(word), std::string::npos) << "'" << word << "' in: " << text;
-}
-// Expects that f fails with an error whose text has all words.
-template <class F>
-void expect_error(F f, const std::vector<std::string>& words) {
-  const auto error = error_of(f);
-  ASSERT_TRUE(error);
-  expect_words(*error, words);
-}
-template <class F>
-void expect_error(F f, ErrorKind kind, const std::vector<std::string>& words = {}) {
-  const auto error = error_of(f);
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), kind) << error->what();
-  expect_words(*error, words);
 }
 
 }  // namespace weft::data_parallel::testing

@@ -196,7 +196,7 @@ TEST_F(OfTwoRanks, ANestedBackwardInAnotherGraphIsAnErrorThatNamesTheRemedy) {
     ASSERT_TRUE(error);
     if (error->kind() == ErrorKind::failed_precondition) {
       ++named;
-      expect_words(*error, {"net.middle", "static_graph"});
+      expect_text(*error, {"net.middle", "static_graph"});
     } else {
       EXPECT_EQ(error->kind(), ErrorKind::aborted) << error->what();  // the other rank failed first
     }
@@ -477,7 +477,7 @@ TEST_F(OfTwoRanks, AStaticGraphThatChangesIsAnErrorThatNamesTheParameters) {
       ASSERT_TRUE(error);
       if (error->kind() != ErrorKind::failed_precondition) return;  // the other rank was first
       ++named;
-      expect_words(*error, {"middle.", "static_graph"});
+      expect_text(*error, {"middle.", "static_graph"});
     });
     EXPECT_GE(named, 1);
   }
@@ -729,8 +729,8 @@ TEST_F(Changing, ADifferenceBetweenTheRanksIsRefusedOnBoth) {
         const auto error = error_of(step);
         ASSERT_TRUE(error);
         EXPECT_NE(error->kind(), ErrorKind::deadline_exceeded) << error->what();
-        if (!is_static && change != converts) expect_words(*error, {"the ranks reduce different parameters"});
-        if (change == converts) expect_words(*error, {"has changed its dtype"});
+        if (!is_static && change != converts) expect_text(*error, {"the ranks reduce different parameters"});
+        if (change == converts) expect_text(*error, {"has changed its dtype"});
       });
     }
 }
@@ -775,7 +775,7 @@ TEST_F(OfTwoRanks, DestroyingAReplicaFailsTheBackwardOfTheOtherRank) {
       const auto error = error_of([&] { train(destroys); });
       ASSERT_TRUE(error);
       EXPECT_EQ(error->kind(), ErrorKind::aborted) << error->what();
-      expect_words(*error, {"rank 1 has left the iteration", destroys ? "an exception" : "no memory"});
+      expect_text(*error, {"rank 1 has left the iteration", destroys ? "an exception" : "no memory"});
     }
   });
 }

@@ -56,7 +56,7 @@ TEST_F(Replicas, ThatDifferAreRefusedWithTheFirstDifference) {
       const auto error = error_of([&] { Replica(group, make(group.rank()), {}); });
       ASSERT_TRUE(error);
       EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-      expect_words(*error, words);
+      expect_text(*error, words);
       texts[static_cast<std::size_t>(group.rank())] = error->what();
     });
     EXPECT_EQ(texts[0], texts[1]);

@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/expect_error.h"
+#include "tests/support/errors.h"
 #include "tests/support/job.h"
 
 namespace weft::elastic::testing {

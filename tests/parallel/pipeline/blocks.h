@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "tests/parallel/collectives/company.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/errors.h"
 
 namespace weft::pipeline::testing {
 

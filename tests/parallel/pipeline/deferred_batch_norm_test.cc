@@ -10,7 +10,7 @@
 
 #include <stdexcept>
 
-#include "tests/support/expect_error.h"
+#include "tests/support/errors.h"
 
 namespace weft::pipeline::deferred_batch_norm_test {
 namespace {

@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "tests/parallel/collectives/nccl/fake_devices.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/errors.h"
 #include "tests/support/fake_accelerator.h"
 
 namespace weft::pipeline::pipeline_devices_test {

@@ -307,7 +307,7 @@ TEST_F(CallTest, WrongArgumentsAreNamed) {
 TEST_F(CallTest, WrongResultsAreNamed) {
   b.serve<Greet>();
   expect_error([&] { got(to_b.call<GreetInNumbers>("you")); }, ErrorKind::type_mismatch,
-               Execution::maybe_executed, "b: greet: result: expected an integer, found text");
+               Execution::maybe_executed, whole("b: greet: result: expected an integer, found text"));
   using Silent = Function<"station.name", &nothing>;
   EXPECT_EQ(message_of([&] { got(to_b.call<Silent>()); }),
             "b: station.name: result: expected nothing, found text");
@@ -315,7 +315,7 @@ TEST_F(CallTest, WrongResultsAreNamed) {
 
 TEST_F(CallTest, AnUnservedMethodIsNotFound) {
   expect_error([&] { got(to_b.call<Greet>("you")); }, ErrorKind::not_found,
-               "b: greet: no such method on this agent: it must serve() the method first");
+               whole("b: greet: no such method on this agent: it must serve() the method first"));
   b.serve<Greet>();
   EXPECT_EQ(got(to_b.call<Greet>("you")), "hello you") << "the connection lives";
 }

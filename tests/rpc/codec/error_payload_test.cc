@@ -80,7 +80,7 @@ TEST(ErrorPayload, StructsEvolveByTheirFields) {
 TEST(ErrorPayload, APayloadBeyondTheLimitIsRefusedWithTheErrorsText) {
   const std::string large(max_error_payload, 'x');
   expect_error([&]() -> Error { return with_payload(bare, Quota{large, 1}); }, ErrorKind::resource_exhausted,
-               part("the error was: quota"));
+               "the error was: quota");
   EXPECT_TRUE(payload<Quota>(with_payload(bare, Quota{large.substr(0, max_error_payload - 1000), 1})));
 }
 

@@ -79,7 +79,7 @@ TEST(StructCodec, UnknownFieldsAreIgnored) {
 
 TEST(StructCodec, AnErrorNamesThePathToAFieldOfAnotherType) {
   expect_error([] { return travel_as<third_release::Quote>(first_release::Quote{"X", 2.5}); },
-               ErrorKind::type_mismatch, "field 'price': expected an integer, found real");
+               ErrorKind::type_mismatch, whole("field 'price': expected an integer, found real"));
   const auto nested = test::error_of([] {
     const auto message = test::with_argument([](ValueWriter writer) {
       auto map = writer.set_record(1).field(0, "quotes").set_map(1);

@@ -166,7 +166,7 @@ TEST(StandstillTest, AStoppedPeerIsLostAndReconnectsWhenItContinues) {
   const Peer peer = client.connect(address);
   const AgentId id = got(peer.ready());
   server.stop();
-  expect_error([&] { got(peer.call<&Vault::one>()); }, ErrorKind::peer_lost, part("nothing was received"));
+  expect_error([&] { got(peer.call<&Vault::one>()); }, ErrorKind::peer_lost, "nothing was received");
   server.go_on();
   eventually("it is reached again",
              [&] { return !kind_of([&] { got(peer.call<&Vault::one>()); }).has_value(); });

@@ -35,7 +35,7 @@ TEST(HeartbeatTest, ASilentPeerIsLost) {
   greet(mute);
   EXPECT_EQ(mute.next()->prefix.kind, FrameKind::request);
   expect_error([&] { got(std::move(call)); }, ErrorKind::peer_lost, Execution::maybe_executed,
-               part("nothing was received from mute"));
+               "nothing was received from mute");
   EXPECT_EQ(agent.counts().peers_silent, 1U);
   std::size_t pings = 0;
   while (const auto frame = mute.next()) pings += frame->prefix.kind == FrameKind::ping ? 1 : 0;

@@ -64,7 +64,7 @@ TEST_F(HostsTest, APulledCableIsDetected) {
   if (IsSkipped() || HasFatalFailure()) return;
   ASSERT_TRUE(hosts_->there("ip link set weft1 down"));
   expect_error([&] { got(vault_->call<&Vault::put>(Buffer::allocate(100'000))); }, ErrorKind::peer_lost,
-               Execution::maybe_executed, part("nothing was received from vault"));
+               Execution::maybe_executed, "nothing was received from vault");
   ASSERT_TRUE(hosts_->there("ip link set weft1 up"));
   test::eventually("it is reached again", [&] {
     return !test::kind_of(

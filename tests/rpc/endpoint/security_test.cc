@@ -136,7 +136,7 @@ TEST_F(SecurityTest, APeerWithoutTlsIsRefused) {
        [](AgentOptions& options) { options.handshake_timeout = std::chrono::seconds{5}; });
   serve("vault");
   expect_error([&] { return call("anna", "vault").get(); }, ErrorKind::permission_denied,
-               part("the peer speaks TLS"));
+               "the peer speaks TLS");
   EXPECT_EQ(vault_->opened, 0);
   expect_counted("vault", "does not speak TLS");
   EXPECT_EQ(agent("vault").counts().connections_made, 0U);

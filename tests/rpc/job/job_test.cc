@@ -93,7 +93,7 @@ TEST(Job, NeedsARendezvous) {
             ErrorKind::invalid_argument);
   Agent agent{AgentOptions{.name = "alone"}};
   expect_error([&] { return Job(agent).rank(); }, ErrorKind::failed_precondition,
-               "'alone' has no job: construct its agent with Job::layer(), or by a Job");
+               whole("'alone' has no job: construct its agent with Job::layer(), or by a Job"));
 }
 
 TEST(Job, IsThatOfAnAgentWithItsLayer) {

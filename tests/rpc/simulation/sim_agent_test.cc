@@ -186,7 +186,7 @@ TEST(SimAgent, RefusesALargeRequestThatFindsNoRoomInTime) {
   EXPECT_GE(world.now() - begin, 1s);
   EXPECT_LT(world.now() - begin, 10s);
   expect_error([&] { world.got(std::move(second)); }, ErrorKind::resource_exhausted, rpc::Execution::not_sent,
-               part("desk.keep"));
+               "desk.keep");
   EXPECT_EQ(bert.counts().calls_shed, 1U);
   EXPECT_EQ(world.got(std::move(first), 2h), 900'000U);
   EXPECT_EQ(bert.counts().serving_bytes, 0U);

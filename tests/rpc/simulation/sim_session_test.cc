@@ -186,7 +186,7 @@ TEST_F(Sessions, AnAbsenceEndsAtTheHeartbeatTimeout) {
   lose_connection(world_, anna, bert.id());
   const auto begin = world_.now();
   expect_error([&] { world_.got(std::move(call)); }, ErrorKind::peer_lost, rpc::Execution::maybe_executed,
-               part("did not connect again within 20"));
+               "did not connect again within 20");
   EXPECT_GE(world_.now() - begin, 19s);
   EXPECT_LE(world_.now() - begin, 21s);
   EXPECT_FALSE(anna.core()->sessions().knows(bert.id()));
@@ -269,7 +269,7 @@ TEST_F(Sessions, ANewIncarnationEndsTheSessionWithTheOldOne) {
   world_.network().heal();
   const auto begin = world_.now();
   world_.got(next.connect("sim://anna").ready());
-  expect_error([&] { world_.got(std::move(call)); }, ErrorKind::peer_lost, part("has replaced it"));
+  expect_error([&] { world_.got(std::move(call)); }, ErrorKind::peer_lost, "has replaced it");
   EXPECT_LE(world_.now() - begin, 10s);
 }
 

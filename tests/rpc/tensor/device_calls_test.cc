@@ -257,7 +257,7 @@ TEST_F(DeviceCalls, AResultThatTheMapDoesNotNameIsAnErrorAndOtherCallsContinue) 
   make({{"fake:0", "fake:1"}});
   for (int i = 0; i < 50; ++i) {
     expect_error([&] { got(there().call<&Devices::made_on>("fake:3")); }, rpc::ErrorKind::failed_precondition,
-                 part("a tensor on fake:3 has no device at 'here'"));
+                 "a tensor on fake:3 has no device at 'here'");
     EXPECT_TRUE(got(there().call<&Devices::made_on>("cpu")).is_cpu());
   }
 }
@@ -283,7 +283,7 @@ TEST_F(DeviceCalls, AMapToAMissingDeviceOfThePeerIsRefused) {
 TEST_F(DeviceCalls, AMapFromTheCpuToAMissingDeviceOfThePeerIsRefused) {
   make({{"cpu", "cuda:100"}});
   expect_error([&] { got(there().call<&Devices::back>(at::ones({2}))); }, rpc::ErrorKind::invalid_argument,
-               part("names cuda:100, but this host has"));
+               "names cuda:100, but this host has");
 }
 
 TEST_F(DeviceCalls, ADeviceThatItsCallsMapDoesNotNameIsRefused) {
@@ -305,7 +305,7 @@ TEST_F(DeviceCalls, ADeviceThatItsCallsMapDoesNotNameIsRefused) {
 TEST_F(DeviceCalls, AMapToADeviceThatThePeerWasNotGivenIsRefused) {
   make({{"fake:0", "fake:1"}}, {.devices = {fake(0)}});
   expect_error([&] { got(there().call<&Devices::made_on>("cpu")); }, rpc::ErrorKind::invalid_argument,
-               part("fake:1, which is not among the devices of this agent"));
+               "fake:1, which is not among the devices of this agent");
 }
 
 TEST_F(DeviceCalls, ACalleeWithoutTheLayerRefusesMappedTensors) {
@@ -324,7 +324,7 @@ TEST_F(DeviceCalls, TensorsOfTwoDevicesInOneOperation) {
   make({{"fake:0", "fake:0"}, {"fake:1", "fake:1"}});
   expect_error(
       [&] { got(there().call<&Devices::mixed>(on("fake:0", at::ones({2})), on("fake:1", at::ones({2})))); },
-      rpc::ErrorKind::handler_failed, part("to be on the same device"));
+      rpc::ErrorKind::handler_failed, "to be on the same device");
 }
 
 // --- Streams ---

@@ -303,7 +303,7 @@ TEST_P(ElasticShards, DeathsBeyondTheCopiesAreReported) {
   for (const int dies : {1, 2}) EXPECT_THROW(workers[dies]->end(), Died);
   for (const int survivor : {0, 3}) {
     test::expect_error([&] { workers[survivor]->end(); }, ErrorKind::failed_precondition,
-                       "no worker has the shards of cleo,", "load a checkpoint");
+                       {"no worker has the shards of cleo,", "load a checkpoint"});
   }
 }
 
