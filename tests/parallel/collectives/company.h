@@ -186,9 +186,13 @@ void on_ranks(const std::vector<Group>& groups, F f) {
 
 // The same on ranks of a new company.
 template <class F>
-void on_ranks(int ranks, F f) {
-  Company company(ranks, Backend::memory);
+void on_ranks(int ranks, Backend backend, F f) {
+  Company company(ranks, backend);
   on_ranks(company.groups(), f);
+}
+template <class F>
+void on_ranks(int ranks, F f) {
+  on_ranks(ranks, Backend::messages, f);
 }
 
 // The futures of calls, which are begun in this order.

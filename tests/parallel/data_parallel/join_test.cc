@@ -81,7 +81,7 @@ TEST(Join, AStepIsShadowedAfterEachReduction) {
     std::vector<int> without_batch;
     Replica* ddp = nullptr;
   };
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     DistributedDataParallel ddp{group, std::make_shared<Net>(), Options{.bucket_bytes = {200}}};
     Recorder recorder;
     recorder.ddp = &ddp;
@@ -110,7 +110,7 @@ TEST(Join, ASecondEpochStartsWithoutGradients) {
     const std::vector<int> counts = is_static ? std::vector{0, 2} : std::vector{2, 3};
     Net alone;
     for (const auto& epoch : {counts, std::vector{3, 3}}) train_alone(alone, epoch, [](int) { return 2; });
-    on_ranks(2, [&](const Group& group) {
+    on_ranks(2, Backend::memory, [&](const Group& group) {
       auto net = std::make_shared<Net>();
       DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}, .static_graph = is_static}};
       torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
@@ -146,7 +146,7 @@ TEST_P(Accumulation, IsReducedWithTheLastBatch) {
       }
     alone_optimizer.step();
   }
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
     torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
@@ -168,7 +168,7 @@ TEST_P(Accumulation, IsReducedWithTheLastBatch) {
 
 // Both ranks unfreeze a parameter after the first iteration. Rank 0 has no batch for the second one.
 TEST(Join, ARankWithoutABatchFollowsWhatTheProgramHasUnfrozen) {
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     auto net = std::make_shared<Net>();
     net->middle->weight.requires_grad_(false);
     DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
@@ -194,7 +194,7 @@ TEST(Join, AFailureOfAShadowFailsTheBackwardOfTheOtherRank) {
     const bool fails_;
     int iterations_ = 0;
   };
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     DistributedDataParallel ddp{group, std::make_shared<Net>(), Options{.bucket_bytes = {200}}};
     ddp.set_hook(std::make_shared<FailsSecond>(group.rank() == 0));
     auto batches = batches_of(group.rank(), 1 + group.rank());
@@ -264,7 +264,7 @@ TEST(Join, RanksWithoutABatchDoNotCountInTheResultOfAHook) {
 }
 
 TEST(Join, AllowsOneRangeAtATime) {
-  on_ranks(1, [&](const Group& group) {
+  on_ranks(1, Backend::memory, [&](const Group& group) {
     DistributedDataParallel ddp{group, std::make_shared<Net>()};
     std::vector<int> some{1, 2};
     {
@@ -276,7 +276,7 @@ TEST(Join, AllowsOneRangeAtATime) {
 }
 
 TEST(Join, TheStateOfAnOptimizerCanBeBroadcast) {
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net};
     torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -303,7 +303,7 @@ TEST(Join, BuffersAreThoseOfARankWithABatch) {
     at::Tensor forward(const at::Tensor& x) { return norm(x); }
     torch::nn::BatchNorm1d norm{nullptr};
   };
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     auto module = std::make_shared<Normalized>();
     DistributedDataParallel ddp{group, module};
     std::vector<at::Tensor> batches(static_cast<std::size_t>(1 + 2 * group.rank()), at::ones({4, 5}));
@@ -321,7 +321,7 @@ struct Numbers : torch::data::Dataset<Numbers> {
 };
 
 TEST(Join, AcceptsALoaderOfLibTorch) {
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     DistributedDataParallel ddp{group, std::make_shared<Net>()};
     // Rank 0 has 3 batches of 2, rank 1 has 5.
     auto loader = torch::data::make_data_loader(

@@ -41,7 +41,7 @@ TEST_P(InBackward, EqualsAStepAfterBackward) {
   const at::ScalarType dtype = way == Way::low_precision ? at::kFloat : at::kDouble;
   Options options{.bucket_bytes = {200}, .overlap = way == Way::after ? Overlap::after : Overlap::group};
   if (way == Way::low_precision) options.mixed_precision.parameters = at::kBFloat16;
-  on_ranks(2, [&, adam = adam, way = way](const Group& group) {
+  on_ranks(2, Backend::memory, [&, adam = adam, way = way](const Group& group) {
     std::vector<std::vector<at::Tensor>> values;
     for (const bool in_backward : {false, true}) {
       auto net = std::make_shared<Net>(1, dtype);
@@ -75,7 +75,7 @@ TEST_P(InBackward, EqualsAStepAfterBackward) {
 // The one rank waits for the reduction of the last layer before it computes the gradients of the middle
 // layer.
 TEST(InBackwardOfOne, StepsBeforeBackwardEnds) {
-  on_ranks(1, [](const Group& group) {
+  on_ranks(1, Backend::memory, [](const Group& group) {
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {1}, .overlap = Overlap::group}};
     const OptimizerInBackward optimizer(
@@ -99,7 +99,7 @@ TEST(InBackwardOfTwo, TheLongestRankOfAJoinDeterminesTheParameters) {
     for (int rank = step < 2 ? 0 : 1; rank < 2; ++rank) (loss_of(alone, 2 * step, rank) / 2).backward();
     own->step();
   }
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
     const OptimizerInBackward optimizer(
@@ -111,7 +111,7 @@ TEST(InBackwardOfTwo, TheLongestRankOfAJoinDeterminesTheParameters) {
 }
 
 TEST(InBackwardOfTwo, ContinuesFromASavedState) {
-  on_ranks(2, [](const Group& group) {
+  on_ranks(2, Backend::memory, [](const Group& group) {
     std::vector<std::vector<at::Tensor>> values;
     for (const bool interrupted : {false, true}) {
       auto net = std::make_shared<Net>();
@@ -139,7 +139,7 @@ TEST(InBackwardOfTwo, ContinuesFromASavedState) {
 
 // The program steps the ignored parameter itself, with the gradient of its rank.
 TEST(InBackwardOfTwo, AnIgnoredParameterIsNotStepped) {
-  on_ranks(2, [](const Group& group) {
+  on_ranks(2, Backend::memory, [](const Group& group) {
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net, Options{.ignored = {"last.bias"}}};
     const OptimizerInBackward optimizer(

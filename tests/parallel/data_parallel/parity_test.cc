@@ -372,7 +372,7 @@ TEST(ReplicaGroups, MayShrinkAndGrow) {
     return means_of(ranks, [all](Net& net, int rank) { net.forward(input(rank), all).sum().backward(); });
   };
   const Tensors of_two = means(2, true), without_the_middle = means(2, false), of_three = means(3, true);
-  on_ranks(3, [&](const Group& group) {
+  on_ranks(3, Backend::memory, [&](const Group& group) {
     const int rank = group.rank();
     auto net = std::make_shared<Net>();
     DistributedDataParallel ddp{group, net, several_buckets};
@@ -650,7 +650,7 @@ TEST(AllReduceParity, SubgroupsReduceTensorGroupsAndSparseTensors) {
 }
 
 TEST(AllReduceParity, StateAndOptionsOfAnOptimizerAreBroadcastFromTheRoot) {
-  on_ranks(2, [](const Group& group) {
+  on_ranks(2, Backend::memory, [](const Group& group) {
     Net net;
     torch::optim::Adam adam(
         net.parameters(),

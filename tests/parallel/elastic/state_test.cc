@@ -3,11 +3,12 @@
 #include <weft/parallel/elastic/internal/state_access.h>
 #include <weft/parallel/elastic/internal/tensor_memory.h>
 
-#include "tests/parallel/on_ranks.h"
+#include "tests/parallel/data_parallel/ranks.h"
 
 namespace weft::elastic {
 namespace state_test {
 
+using collectives::testing::on_ranks;
 using data_parallel::testing::Batch;
 using data_parallel::testing::Company;
 using data_parallel::testing::expect_close;
@@ -17,7 +18,6 @@ using data_parallel::testing::values_of;
 using rpc::ErrorKind;
 using test::error_of;
 using test::kind_of;
-using test::on_ranks;
 
 using MakeOptimizer = std::unique_ptr<torch::optim::Optimizer> (*)(std::vector<at::Tensor>);
 

@@ -24,6 +24,7 @@ namespace weft::pipeline::testing {
 using collectives::Group;
 using collectives::testing::Backend;
 using collectives::testing::Company;
+using collectives::testing::on_ranks;
 using rpc::ErrorKind;
 using test::error_of;
 using test::expect_error;
@@ -118,17 +119,6 @@ Errors errors_on_ranks(int ranks, Backend backend, F f) {
 template <class F>
 Errors errors_on_ranks(int ranks, F f) {
   return errors_on_ranks(ranks, Backend::messages, std::move(f));
-}
-
-// Expects no errors.
-template <class F>
-void on_ranks(int ranks, Backend backend, F f) {
-  for (const auto& error : errors_on_ranks(ranks, backend, std::move(f)))
-    EXPECT_FALSE(error) << error->what();
-}
-template <class F>
-void on_ranks(int ranks, F f) {
-  on_ranks(ranks, Backend::messages, std::move(f));
 }
 
 // Expects that each rank has an error with this text.

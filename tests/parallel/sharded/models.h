@@ -13,18 +13,18 @@
 #include <mutex>
 #include <vector>
 
-#include "tests/parallel/on_ranks.h"
+#include "tests/parallel/data_parallel/ranks.h"
 #include "tests/parallel/sharded/checkpoint/states.h"
 
 namespace weft::sharded::testing {
 
 using collectives::DeviceMesh;
 using collectives::testing::Backend;
+using collectives::testing::on_ranks;
 using data_parallel::testing::Batch;
 using data_parallel::testing::expect_close;
 using data_parallel::testing::values_of;
 using test::expect_error;
-using test::on_ranks;
 
 // One layer of the model, an entry of its Sequential. Its bias may be frozen.
 struct Layer : torch::nn::Module {

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "tests/parallel/on_ranks.h"
+#include "tests/parallel/data_parallel/ranks.h"
 #include "tests/parallel/sharded/checkpoint/states.h"
 
 namespace weft::sharded::sharded_optimizer_test {
@@ -21,7 +21,6 @@ using data_parallel::Overlap;
 using dist_optim::OptimizerSpec;
 using dist_optim::OptimizerState;
 using test::expect_error;
-using test::on_ranks;
 
 struct Case {
   const char* name;

@@ -24,11 +24,11 @@ using namespace std::chrono_literals;
 using collectives::Group;
 using collectives::testing::Backend;
 using collectives::testing::Company;
+using collectives::testing::on_ranks;
 using data_parallel::testing::Batch;
 using tensor_parallel::ColumnParallelLinear;
 using tensor_parallel::placements;
 using tensor_parallel::RowParallelLinear;
-using test::on_ranks;
 using Values = std::map<std::string, at::Tensor>;
 
 enum class Way : std::uint8_t { ddp, zero1, zero2, zero3, tensor_parallel };

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "tests/dist_autograd/engine/support.h"
-#include "tests/parallel/on_ranks.h"
+#include "tests/parallel/data_parallel/ranks.h"
 
 namespace weft::tensor_parallel::testing {
 
@@ -23,11 +23,11 @@ using collectives::Group;
 using collectives::ReduceOp;
 using collectives::testing::Backend;
 using collectives::testing::Company;
+using collectives::testing::on_ranks;
 using data_parallel::testing::expect_close;
 using dist_autograd::testing::numbers;
 using rpc::ErrorKind;
 using test::error_of;
-using test::on_ranks;
 
 inline at::Generator generator(std::uint64_t seed) { return at::detail::createCPUGenerator(seed); }
 

@@ -69,7 +69,7 @@ TEST(Autocast, ADistributedTrainingEqualsTheAlgorithmInOneProcess) {
     for (const at::Tensor& parameter : alone.parameters()) parameter.mutable_grad().div_(2 * scale);
     own.step();
   }
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     auto net = std::make_shared<Net>(1, at::kFloat);
     DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
     torch::optim::SGD optimizer(net->parameters(), 0.1);

@@ -8,7 +8,7 @@ namespace {
 using namespace data_parallel::testing;
 
 TEST(BroadcastParameters, GivesAllRanksTheRootsParameters) {
-  on_ranks(3, [&](const Group& group) {
+  on_ranks(3, Backend::memory, [&](const Group& group) {
     Net net(static_cast<std::uint64_t>(10 + group.rank()));
     broadcast_parameters(group, net, 1);
     expect_close(values_of(net), values_of(Net(11)), 0);
@@ -27,7 +27,7 @@ TEST(BroadcastParameters, GivesAllRanksTheRootsParameters) {
 }
 
 TEST(BroadcastParameters, NamesTheFirstDifference) {
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     torch::OrderedDict<std::string, at::Tensor> tensors;
     tensors.insert("a", at::ones({2}));
     tensors.insert(group.rank() == 0 ? "b" : "c", at::ones({2}));
@@ -69,7 +69,7 @@ TEST(BroadcastParameters, RefusesOtherShapesAndDtypesOnAllRanks) {
 
 // Memory formats may differ, for example if only one rank has converted its model.
 TEST(BroadcastParameters, KeepsTheStridesOfEachRank) {
-  on_ranks(3, [&](const Group& group) {
+  on_ranks(3, Backend::memory, [&](const Group& group) {
     const at::Tensor values = at::arange(2 * 3 * 4 * 5).to(at::kFloat).view({2, 3, 4, 5});
     torch::OrderedDict<std::string, at::Tensor> tensors;
     const auto format = group.rank() == 0 ? at::MemoryFormat::Contiguous : at::MemoryFormat::ChannelsLast;
@@ -85,7 +85,7 @@ TEST(BroadcastParameters, KeepsTheStridesOfEachRank) {
 // LBFGS's state after one iteration has undefined tensors until its history is full.
 TEST(BroadcastOptimizerState, OfLbfgsWithAHistoryThatIsNotFull) {
   std::vector<std::vector<at::Tensor>> values(2);
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     const auto rank = static_cast<std::size_t>(group.rank());
     Net net(10 + rank);
     torch::optim::LBFGS optimizer(net.parameters(),

@@ -11,7 +11,7 @@ using namespace data_parallel::testing;
 TEST(ClipGradients, MayBeComplexOrSparse) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double p : {1.0, 2.0, 3.5, infinity})
-    on_ranks(2, [&](const Group& group) {
+    on_ranks(2, Backend::memory, [&](const Group& group) {
       const at::Tensor dense = at::tensor({1.0, -2.0}, at::kDouble);
       const at::Tensor complex =
           at::complex(at::tensor({3.0, 0.0}, at::kDouble), at::tensor({4.0, -1.0}, at::kDouble));
@@ -32,7 +32,7 @@ TEST(ClipGradients, MayBeComplexOrSparse) {
 
 TEST(ClipGradients, ANormThatIsNotFiniteIsReturnedOnAllRanks) {
   for (const double p : {2.0, std::numeric_limits<double>::infinity()})
-    on_ranks(2, [&](const Group& group) {
+    on_ranks(2, Backend::memory, [&](const Group& group) {
       const at::Tensor gradient = at::ones({3});
       if (group.rank() == 1) gradient[1] = std::nan("");
       EXPECT_TRUE(std::isnan(clip_gradients({gradient}, {gradient}, {group}, 1, p)));

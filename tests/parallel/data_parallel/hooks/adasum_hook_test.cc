@@ -34,7 +34,7 @@ TEST(AdasumHook, EqualsTheRecursionInOneProcess) {
 }
 
 TEST(AdasumHook, AddsOrthogonalAndAveragesEqualGradients) {
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     AdasumHook hook;
     at::Tensor unit = at::zeros({4}, at::kDouble);
     unit[group.rank()] = 3;
@@ -46,7 +46,7 @@ TEST(AdasumHook, AddsOrthogonalAndAveragesEqualGradients) {
 }
 
 TEST(AdasumHook, RefusesThreeRanks) {
-  on_ranks(3, [&](const Group& group) {
+  on_ranks(3, Backend::memory, [&](const Group& group) {
     AdasumHook hook;
     GradientBucket bucket = bucket_for(group, {at::ones({4})});
     expect_invalid([&] { reduce(hook, group, bucket); }, "AdasumHook: 3 ranks, expected a power of two");

@@ -40,7 +40,7 @@ TEST(BucketMemory, HooksReduceTwoBucketsOfOneIndexAtATime) {
       [] { return std::make_shared<AdasumHook>(); },
   };
   const Shapes shapes{{9, 8}, {5}};
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     for (const MakeHook& make : hooks) {
       const auto shared = make();
       std::vector<GradientBucket> buckets;

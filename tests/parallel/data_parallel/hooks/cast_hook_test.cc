@@ -12,7 +12,7 @@ TEST(CastHook, EqualsTheSameRoundingInOneProcess) {
   constexpr int ranks = 3;
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
     const Tensors expected = rounded_averages(ranks, dtype);
-    on_ranks(ranks, [&](const Group& group) {
+    on_ranks(ranks, Backend::memory, [&](const Group& group) {
       auto net = std::make_shared<Net>(1, at::kFloat);
       DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
       ddp.set_hook(std::make_shared<CastHook>(dtype));
@@ -31,7 +31,7 @@ TEST(CastHook, RefusesOtherTypes) {
 }
 
 TEST(CastHook, GradientsOfItsTypeKeepTheirBits) {
-  on_ranks(2, [](const Group& group) {
+  on_ranks(2, Backend::memory, [](const Group& group) {
     torch::nn::Linear layer(torch::nn::LinearOptions(1, 1).bias(false));
     DistributedDataParallel ddp{group, layer};
     ddp.set_hook(std::make_shared<CastHook>(at::kFloat));
@@ -54,7 +54,7 @@ TEST(CastHook, ComplexGradientsArePairsOfNarrowNumbers) {
   for (const at::Tensor& x : inputs)
     expected += at::view_as_real(x.conj().resolve_conj()).to(at::kBFloat16).to(at::kFloat);
   expected = (expected / 2).to(at::kBFloat16).to(at::kFloat);
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     auto module = std::make_shared<Phases>();
     DistributedDataParallel ddp{group, module};
     ddp.set_hook(std::make_shared<CastHook>(at::kBFloat16));

@@ -31,7 +31,7 @@ struct Recorder : CommunicationHook {
 TEST(CommunicationHook, IterationsBeginOnceAndParametersHaveTheirIndices) {
   for (const Overlap overlap : {Overlap::group, Overlap::after})
     for (const bool narrow : {false, true})
-      on_ranks(2, [&](const Group& group) {
+      on_ranks(2, Backend::memory, [&](const Group& group) {
         auto net = std::make_shared<Net>();
         DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}, .overlap = overlap}};
         const auto recorder = std::make_shared<Recorder>();
@@ -72,7 +72,7 @@ TEST(CommunicationHook, ViewsOfAnotherTensorHaveTheOffsetsOfTheGradients) {
 }
 
 TEST(CommunicationHook, AveragesComplexNumbers) {
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     at::Tensor own = gradients_of({{5}}, group.rank(), 0, at::kComplexDouble)[0];
     all_reduce_average(group, own).get();
     expect_close({own}, mean_of({{5}}, 2, 0, at::kComplexDouble));

@@ -133,7 +133,7 @@ void expect_that_everything_is_sent(Make make, const Shapes& shapes, int iterati
   Tensors expected;
   for (int iteration = 0; iteration < iterations; ++iteration)
     add(expected, mean_of(shapes, ranks, iteration));
-  on_ranks(ranks, [&](const Group& group) {
+  on_ranks(ranks, Backend::memory, [&](const Group& group) {
     auto hook = make();
     GradientBucket bucket = bucket_for(group, gradients_of(shapes, 0, 0));
     Tensors sums;

@@ -10,7 +10,7 @@ using namespace testing;
 at::Tensor value_of(int rank, int step) { return at::full({3, 2}, 10.0 * step + rank, at::kDouble); }
 
 TEST(ModelAverager, AveragesAllTypesAndLayouts) {
-  on_ranks(3, [&](const Group& group) {
+  on_ranks(3, Backend::memory, [&](const Group& group) {
     const auto own = [](int rank) {
       const Shapes shapes = {{4, 3}, {}};
       Tensors all = gradients_of(shapes, rank, 0);
@@ -30,7 +30,7 @@ TEST(ModelAverager, AveragesAllTypesAndLayouts) {
 
 // Every 2 steps within pairs, every 6 steps among all, after one step of warm-up.
 TEST(ModelAverager, TheLargestDuePeriodApplies) {
-  on_ranks(4, [&](const Group& group) {
+  on_ranks(4, Backend::memory, [&](const Group& group) {
     const Group pair = group.split(group.rank() / 2).get().value();
     PeriodicModelAverager averager({{2, pair}, {6, group}}, 1), resumed({{2, pair}, {6, group}}, 1);
     for (int step = 1; step <= 14; ++step) {

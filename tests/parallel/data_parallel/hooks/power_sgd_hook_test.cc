@@ -107,7 +107,7 @@ TEST(PowerSgdHook, BatchedCompressesTheWholeBucketAsASquare) {
     }
     ASSERT_EQ(begin, 210);
   }
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     PowerSgdHook hook(options);
     GradientBucket bucket = bucket_for(group, gradients_of(shapes, 0, 0));
     for (int iteration = 0; iteration < 4; ++iteration)
@@ -119,7 +119,7 @@ TEST(PowerSgdHook, BatchedCompressesTheWholeBucketAsASquare) {
 }
 
 TEST(PowerSgdHook, CountsSentElements) {
-  on_ranks(1, [&](const Group& group) {
+  on_ranks(1, Backend::memory, [&](const Group& group) {
     PowerSgdHook hook(rank_2);
     GradientBucket bucket = bucket_for(group, gradients_of({{8, 6}, {5}}, 0, 0));
     reduce(hook, group, bucket, gradients_of({{8, 6}, {5}}, 0, 0));
@@ -131,7 +131,7 @@ TEST(PowerSgdHook, CountsSentElements) {
 }
 
 TEST(PowerSgdHook, CompressesOnlyByTheMinimumRate) {
-  on_ranks(1, [&](const Group& group) {
+  on_ranks(1, Backend::memory, [&](const Group& group) {
     // 8 x 8, rank 1: 64 / 16 = 4.
     for (const double rate : {3.9, 4.0}) {
       PowerSgdHook hook({.rank = 1, .start_iteration = 0, .min_compression_rate = rate});
@@ -153,7 +153,7 @@ TEST(PowerSgdHook, ErrorFeedbackEventuallySendsEverything) {
 
 TEST(PowerSgdHook, ContinuesFromASavedStateInOtherBuckets) {
   for (const bool warm_start : {true, false})
-    on_ranks(2, [&](const Group& group) {
+    on_ranks(2, Backend::memory, [&](const Group& group) {
       PowerSgdOptions options = rank_2;
       options.warm_start = warm_start;
       PowerSgdHook whole(options), before(options), after(options), parted(options);
@@ -171,7 +171,7 @@ TEST(PowerSgdHook, ContinuesFromASavedStateInOtherBuckets) {
 }
 
 TEST(PowerSgdHook, RefusesTheStateOfAnotherModule) {
-  on_ranks(1, [&](const Group& group) {
+  on_ranks(1, Backend::memory, [&](const Group& group) {
     PowerSgdHook hook({.start_iteration = 0}), other({.start_iteration = 0});
     GradientBucket bucket = bucket_for(group, gradients_of({{9, 9}}, 0, 0));
     reduce(hook, group, bucket, gradients_of({{9, 9}}, 0, 0));
@@ -184,7 +184,7 @@ TEST(PowerSgdHook, RefusesTheStateOfAnotherModule) {
 
 // The gradients of a parameter that is unused at first, and of an input that is always zero.
 TEST(PowerSgdHook, RecoversFromZeroGradients) {
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     PowerSgdHook hook({.rank = 1, .start_iteration = 0, .min_compression_rate = 1});
     GradientBucket bucket = bucket_for(group, gradients_of({{6, 6}}, 0, 0));
     const at::Tensor zero = at::zeros({6, 6}, at::kDouble);
@@ -196,7 +196,7 @@ TEST(PowerSgdHook, RecoversFromZeroGradients) {
 }
 
 TEST(PowerSgdHook, KeepsTheLayoutOfParameters) {
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     const Shapes shape = {{4, 6, 3, 3}};
     PowerSgdHook dense(rank_2), last(rank_2);
     GradientBucket a = bucket_for(group, gradients_of(shape, 0, 0));
@@ -211,7 +211,7 @@ TEST(PowerSgdHook, KeepsTheLayoutOfParameters) {
 }
 
 TEST(PowerSgdHook, RunsWithinACastHook) {
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
       PowerSgdHook exact(rank_2);
       CastHook narrow(dtype, std::make_shared<PowerSgdHook>(rank_2));
@@ -231,7 +231,7 @@ TEST(PowerSgdHook, RunsWithinACastHook) {
 // Within DistributedDataParallel: results do not depend on the buckets, which change after the first
 // backward.
 TEST(PowerSgdHook, ResultsDoNotDependOnTheBucketPlan) {
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     std::vector<Tensors> results;
     for (const std::size_t bytes : {std::size_t{200}, std::size_t{1} << 20}) {
       auto net = std::make_shared<Net>();
@@ -250,7 +250,7 @@ TEST(PowerSgdHook, ResultsDoNotDependOnTheBucketPlan) {
 
 // The resumed run has the first bucket plan again. Its middle layer is not reached in some iterations.
 TEST(PowerSgdHook, ATrainingRunIsResumed) {
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     const PowerSgdOptions options{.rank = 1, .start_iteration = 2, .min_compression_rate = 1};
     struct Run {
       std::shared_ptr<Net> net = std::make_shared<Net>();
@@ -285,7 +285,7 @@ TEST(PowerSgdHook, ATrainingRunIsResumed) {
 }
 
 TEST(PowerSgdHook, TrainsLikeAllReduce) {
-  on_ranks(2, [](const Group& group) {
+  on_ranks(2, Backend::memory, [](const Group& group) {
     const Batch test = Batch::of_step(1000, 1, 256);
     const double first = torch::mse_loss(Net().forward(test.data), Net(7).forward(test.data)).item<double>();
     const double exact = loss_after_training(group, nullptr, {}, 0.9);

@@ -69,7 +69,7 @@ TEST(QuantizationHook, EqualsTheSameRoundingInOneProcess) {
 
 TEST(QuantizationHook, ABucketMayHaveNoElements) {
   for (const std::int64_t block : {0, 512})
-    on_ranks(2, [&](const Group& group) {
+    on_ranks(2, Backend::memory, [&](const Group& group) {
       QuantizationHook hook({.block = block});
       GradientBucket bucket = bucket_for(group, {at::zeros({0, 3}, at::kDouble)});
       reduce(hook, group, bucket, {at::zeros({0, 3}, at::kDouble)});
@@ -79,7 +79,7 @@ TEST(QuantizationHook, ABucketMayHaveNoElements) {
 
 TEST(QuantizationHook, ErrorIsAtMostHalfAScale) {
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16})
-    on_ranks(2, [&](const Group& group) {
+    on_ranks(2, Backend::memory, [&](const Group& group) {
       QuantizationHook hook({.block = 32});
       GradientBucket bucket = bucket_for(group, {at::zeros({40, 32}, dtype)});
       const auto own = [&](int rank) { return gradients_of({{40, 32}}, rank, 0, at::kFloat)[0].to(dtype); };
@@ -94,7 +94,7 @@ TEST(QuantizationHook, ErrorIsAtMostHalfAScale) {
 }
 
 TEST(QuantizationHook, KeepsZerosAndReportsNonFiniteBlocks) {
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     QuantizationHook hook({.block = 16});
     at::Tensor gradient = at::zeros({64});
     gradient[3] = 5;

@@ -72,7 +72,7 @@ TEST(TopKHook, ErrorFeedbackEventuallySendsEverything) {
 }
 
 TEST(TopKHook, ContinuesFromASavedStateInOtherBuckets) {
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     TopKHook whole({.ratio = 0.2}), before({.ratio = 0.2}), after({.ratio = 0.2});
     const Tensors like = gradients_of(shapes, 0, 0);
     GradientBucket bucket = bucket_for(group, like), other = bucket_for(group, like);
@@ -88,7 +88,7 @@ TEST(TopKHook, ContinuesFromASavedStateInOtherBuckets) {
 }
 
 TEST(TopKHook, SendsOtherTypesAndLayouts) {
-  on_ranks(2, [&](const Group& group) {
+  on_ranks(2, Backend::memory, [&](const Group& group) {
     const Shapes shape = {{4, 6, 3, 3}};
     for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
       TopKHook hook({.ratio = 1});
@@ -110,7 +110,7 @@ TEST(TopKHook, SendsOtherTypesAndLayouts) {
 }
 
 TEST(TopKHook, TrainsWithinDistributedDataParallel) {
-  on_ranks(2, [](const Group& group) {
+  on_ranks(2, Backend::memory, [](const Group& group) {
     const Options options{.bucket_bytes = {200}};
     const double exact = loss_after_training(group, nullptr, options, 0);
     const auto hook = std::make_shared<TopKHook>(TopKOptions{.ratio = 0.1});

@@ -6,18 +6,18 @@
 #include <memory>
 #include <thread>
 
+#include "tests/parallel/data_parallel/ranks.h"
 #include "tests/parallel/elastic/training.h"
-#include "tests/parallel/on_ranks.h"
 
 namespace weft::elastic {
 namespace sharded_part_test {
 
 using namespace testing;
+using collectives::testing::on_ranks;
 using data_parallel::testing::Company;
 using sharded::FullyShardedDataParallel;
 using sharded::FullyShardedOptimizer;
 using sharded::ShardedOptimizer;
-using test::on_ranks;
 using Names = std::vector<std::string>;
 
 // A model that is trained in one of two ways.

@@ -2,14 +2,13 @@
 
 #include <torch/torch.h>
 
-#include "tests/parallel/on_ranks.h"
+#include "tests/parallel/data_parallel/ranks.h"
 
 namespace weft::sharded::flat_parameters_test {
 namespace {
 
 using namespace data_parallel::testing;
 using dist_optim::Parameter;
-using test::on_ranks;
 
 at::Tensor range(at::IntArrayRef shape, at::ScalarType dtype = at::kFloat) {
   std::int64_t elements = 1;
