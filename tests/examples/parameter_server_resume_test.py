@@ -4,9 +4,8 @@ import csv
 import os
 import re
 import sys
-import time
 
-from processes import PATIENCE, FolderTest, Program, kill_all, main, run
+from processes import FolderTest, Program, eventually, kill_all, main, run
 
 TRAINERS = ("trainer1", "trainer2")
 
@@ -37,11 +36,11 @@ class Resume(FolderTest):
     def kill_all(self, name, after):
         """A run of which every process is killed once it has saved this step, or a later one."""
         with Program(*self.command(name)) as job:
-            end = time.monotonic() + PATIENCE
-            while max(self.whole_steps(name), default=0) < after:
-                self.assertLess(time.monotonic(), end, job.output())
+            def is_saved():
                 self.assertIsNone(job.process.poll(), "the program exited before it was killed")
-                time.sleep(0.01)
+                return max(self.whole_steps(name), default=0) >= after
+
+            eventually(f"a checkpoint after step {after}", is_saved)
             kill_all(job)
 
     def test_after_kill_9_of_every_process(self):
