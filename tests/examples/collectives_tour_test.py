@@ -6,7 +6,7 @@ import re
 import sys
 import unittest
 
-from processes import Program, free_address, main, run
+from processes import Program, free_address, main, succeed
 
 
 def losses(lines):
@@ -16,7 +16,7 @@ def losses(lines):
 class CollectivesTour(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.alone = losses(run(PROGRAM, "--alone")[1])
+        cls.alone = losses(succeed(PROGRAM, "--alone"))
 
     def check(self, lines, ranks):
         """All that rank 0 says; others say nothing."""
@@ -39,16 +39,12 @@ class CollectivesTour(unittest.TestCase):
         self.assertLess(learnt[max(learnt)], learnt[0] / 4)
 
     def test_four_ranks(self):
-        status, lines = run(PROGRAM)
-        self.assertEqual(status, 0, lines)
-        self.check(lines, 4)
+        self.check(succeed(PROGRAM), 4)
 
     def test_other_numbers_of_ranks(self):
         for ranks in (1, 2, 3):
             with self.subTest(ranks=ranks):
-                status, lines = run(PROGRAM, "--ranks", ranks)
-                self.assertEqual(status, 0, lines)
-                self.check(lines, ranks)
+                self.check(succeed(PROGRAM, "--ranks", ranks), ranks)
 
     def test_ranks_by_variables_alone(self):
         host, port = free_address().split(":")
@@ -74,9 +70,7 @@ class CollectivesTour(unittest.TestCase):
         weft = pathlib.Path(PROGRAM).parents[1] / "bin/weft"
         if not weft.exists():
             self.skipTest("the program weft is not built here")
-        status, lines = run(weft, "launch", "--plain", "-n", 4, PROGRAM)
-        self.assertEqual(status, 0, lines)
-        self.check(lines, 4)
+        self.check(succeed(weft, "launch", "--plain", "-n", 4, PROGRAM), 4)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """ddp_train PROGRAM: trains with one, two and four ranks, with each option, and resumes after kill -9 to the same losses."""
 import collections
-import csv
 import gzip
 import math
 import pathlib
@@ -12,7 +11,7 @@ import tempfile
 import unittest
 import zipfile
 
-from processes import FolderTest, Program, eventually, kill_all, main, run
+from processes import FolderTest, Program, eventually, kill_all, loss_table, main, succeed
 
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 
@@ -48,13 +47,10 @@ class DdpTrain(FolderTest):
     @classmethod
     def train(cls, *arguments, **options):
         """The losses of each rank, the test accuracy, and the lines."""
-        status, lines = run(*cls.command(*arguments, **options))
-        if status != 0:
-            raise AssertionError("\n".join(lines))
+        lines = succeed(*cls.command(*arguments, **options))
         losses = collections.defaultdict(list)
-        with open(arguments[0] / "loss.csv", newline="") as table:
-            for row in csv.DictReader(table):
-                losses[row["trainer"]].append(row["loss"])
+        for row in loss_table(arguments[0]):
+            losses[row["trainer"]].append(row["loss"])
         return losses, float(re.match(r"test_accuracy=(\S+)", lines[-1])[1]), lines
 
     def kill_after(self, checkpoint, *arguments, **options):
@@ -126,8 +122,8 @@ class DdpTrain(FolderTest):
         for shard, before, after in (("zero1", 2, 4), ("zero3", 4, 2)):
             out = self.folder / shard
             own = (*options, shard, "--checkpoint", out / "state")
-            whole_folder = f"{shard}/state/step-?????????/manifest.safetensors"
-            self.kill_after(whole_folder, out, before, *own, batch=64 // before)
+            finished = f"{shard}/state/step-?????????/manifest.safetensors"
+            self.kill_after(finished, out, before, *own, batch=64 // before)
             got, again, lines = self.train(out, after, *own, batch=64 // after)
             self.assertTrue(any("resumes after step" in line for line in lines), lines)
             for rank in got.values():

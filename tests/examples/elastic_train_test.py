@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """examples/elastic_train: a storm of kills, stops, additions and removals changes neither the losses nor the images of an epoch."""
 import collections
-import csv
 import pathlib
 import re
 import signal
 import sys
 import unittest
 
-from processes import FolderTest, Program, free_address, main, run
+from processes import FolderTest, Program, free_address, loss_table, main, succeed
 
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 IMAGES, EPOCHS, BATCH, CHANGES = 12_000, 3, 240, 6
@@ -17,8 +16,7 @@ STEPS = EPOCHS * IMAGES // BATCH
 
 def losses_of(folder):
     """By step."""
-    with open(folder / "loss.csv", newline="") as table:
-        return {int(row["step"]): float(row["loss"]) for row in csv.DictReader(table)}
+    return {int(row["step"]): float(row["loss"]) for row in loss_table(folder)}
 
 
 @unittest.skipUnless(DATA.exists(), "not installed: dataset-fashion-mnist")
@@ -26,9 +24,8 @@ class ElasticTrain(FolderTest):
     def train(self, name, *options):
         """The losses by step, the test accuracy, and the lines."""
         out = self.folder / name
-        status, lines = run(PROGRAM, "--images", IMAGES, "--epochs", EPOCHS, "--batch-size", BATCH, "--out", out, "--float64",
-                            *options)
-        self.assertEqual(status, 0, "\n".join(lines))
+        lines = succeed(PROGRAM, "--images", IMAGES, "--epochs", EPOCHS, "--batch-size", BATCH, "--out", out, "--float64",
+                        *options)
         losses = losses_of(out)
         accuracy = [float(match[1]) for line in lines if (match := re.search(r"test_accuracy=(\S+)", line))]
         return losses, accuracy[-1], lines
@@ -54,8 +51,7 @@ class ElasticTrain(FolderTest):
             steps = {int(match[1]) for line in job.lines if (match := re.search(r"worker. leaves after step (\d+)", line))}
         [saved] = self.folder.glob("step-*.pt")
         self.assertIn(int(saved.stem.removeprefix("step-")), steps, job.output())
-        status, lines = run(*command)
-        self.assertEqual(status, 0, lines)
+        lines = succeed(*command)
         self.assertEqual(sum(f"resumes after step {max(steps)}" in line for line in lines), 2, lines)
         self.assertIn(f"steps={STEPS} ", "\n".join(lines))
         self.assertEqual(sorted(losses_of(self.folder)), list(range(10, STEPS + 1, 10)))
@@ -67,8 +63,7 @@ class ElasticTrain(FolderTest):
         command = (pathlib.Path(PROGRAM).parents[1] / "bin" / "weft", "launch", "--plain", "--hosts", "a:1,b:2,c:3", "--min", 6, "--rsh", rsh,
                    "--rendezvous", free_address(), PROGRAM, "--images", 20 * BATCH, "--epochs", 1, "--batch-size", BATCH, "--out", self.folder,
                    "--float64")
-        status, lines = run(*command, "--log", self.folder / "log")
-        self.assertEqual(status, 0, lines)
+        lines = succeed(*command, "--log", self.folder / "log")
         self.assertIn("steps=20 workers=6 ", "\n".join(lines))
         self.check_log(losses_of(self.folder), 20 * BATCH, 1)
 

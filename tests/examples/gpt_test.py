@@ -2,14 +2,13 @@
 """gpt PROGRAM: has the same losses for every mesh, resumes on another one, and refuses splits that do not divide.
 
 With WEFT_GPT_MESHES=all every mesh of 1, 2, 4 and 8 ranks."""
-import csv
 import os
 import pathlib
 import re
 import shutil
 import sys
 
-from processes import FolderTest, main, run
+from processes import FolderTest, loss_table, main, run, succeed
 
 TEXT = pathlib.Path(__file__).parents[2] / "LICENSE"
 SMALL = ("--text", TEXT, "--width", 16, "--heads", 8, "--blocks", 8, "--context", 16, "--batch-size", 16, "--microbatches", 2, "--steps", 20,
@@ -29,10 +28,8 @@ class Gpt(FolderTest):
     def train(self, mesh, *options):
         """The losses of the steps, and the lines."""
         out = self.folder / "out"
-        status, lines = run(PROGRAM, *sizes(*mesh), *SMALL, "--out", out, *options)
-        self.assertEqual(status, 0, lines)
-        with open(out / "loss.csv", newline="") as table:
-            return [float(row["loss"]) for row in csv.DictReader(table)], lines
+        lines = succeed(PROGRAM, *sizes(*mesh), *SMALL, "--out", out, *options)
+        return [float(row["loss"]) for row in loss_table(out)], lines
 
     def results(self, lines):
         """The loss of the held-out text, and the sampled text."""
@@ -90,8 +87,7 @@ class Gpt(FolderTest):
 
     def test_its_profile_is_one_that_the_planner_reads(self):
         profile = self.folder / "profile.txt"
-        status, lines = run(PROGRAM, *SMALL, "--profile", profile)
-        self.assertEqual(status, 0, lines)
+        succeed(PROGRAM, *SMALL, "--profile", profile)
         for name in "profile.txt", "profile.txt.kept":
             text = (self.folder / name).read_text()
             self.assertEqual(len(re.findall(r"(?m)^\w+ -- .* -- forward_compute_time=", text)), 1 + 1 + 8 + 1, text)  # also the input

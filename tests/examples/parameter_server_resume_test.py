@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """parameter_server PROGRAM: a run whose every process is killed goes on from its checkpoint to the losses of one that was not."""
-import csv
 import os
 import re
 import sys
 
-from processes import FolderTest, Program, eventually, kill_all, main, run
+from processes import FolderTest, Program, eventually, kill_all, loss_table, main, run, succeed
 
 TRAINERS = ("trainer1", "trainer2")
 
@@ -17,8 +16,7 @@ class Resume(FolderTest):
 
     def result(self, name, lines):
         """The result of a run: each trainer's last losses, and the accuracy on the test images."""
-        with open(self.folder / name / "loss.csv", newline="") as table:
-            rows = list(csv.DictReader(table))
+        rows = loss_table(self.folder / name)
         losses = {trainer: [row["loss"] for row in rows if row["trainer"] == trainer][-5:] for trainer in TRAINERS}
         return losses, re.match(r"test_accuracy=(\S+)", lines[-1])[1]
 
@@ -44,16 +42,13 @@ class Resume(FolderTest):
             kill_all(job)
 
     def test_after_kill_9_of_every_process(self):
-        status, lines = run(*self.command("whole"))
-        self.assertEqual(status, 0, lines)
-        want = self.result("whole", lines)
+        want = self.result("whole", succeed(*self.command("whole")))
         self.assertLessEqual(len(list((self.folder / "whole" / "steps").iterdir())), 2, "old ones are removed")
 
         self.kill_all("killed", after=30)
         self.kill_all("killed", after=60)  # of 200: on a busy machine the test may read the file late
         newest = max(self.whole_steps("killed"))
-        status, lines = run(*self.command("killed"))
-        self.assertEqual(status, 0, lines)
+        lines = succeed(*self.command("killed"))
         for trainer in TRAINERS:
             self.assertIn(f"{trainer}: resumes after {newest * 32} images", lines)
         self.assertEqual(self.result("killed", lines), want)

@@ -1,29 +1,22 @@
 #!/usr/bin/env python3
 """parameter_server PROGRAM: a short run of each mode learns, and leaves its loss curve; it runs without its launcher, too."""
-import csv
-import pathlib
 import sys
-import tempfile
-import unittest
 import xml.etree.ElementTree as xml
 
-from processes import Program, free_address, main, run
+from processes import FolderTest, Program, free_address, loss_table, main, succeed
 
 LAST_LINE = r"^test_accuracy=0\.\d{4} seconds=\d+\.\d images_per_second=\d+$"
 
 
-class ParameterServer(unittest.TestCase):
+class ParameterServer(FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.out = pathlib.Path(folder.name) / "curve"
+        super().setUp()
+        self.out = self.folder / "curve"
 
-    def check_run(self, status, lines, trainers=("trainer1", "trainer2")):
-        self.assertEqual(status, 0, lines)
+    def check_run(self, lines, trainers=("trainer1", "trainer2")):
         self.assertRegex(lines[-1], LAST_LINE)
         self.assertGreater(float(lines[-1].split()[0].split("=")[1]), 0.3, lines)
-        with open(self.out / "loss.csv", newline="") as table:
-            rows = list(csv.DictReader(table))
+        rows = loss_table(self.out)
         for trainer in trainers:
             losses = [float(row["loss"]) for row in rows if row["trainer"] == trainer]
             self.assertLess(losses[-1], 2.0, f"{trainer}: {losses}")  # ln 10 = 2.3: the loss of an untrained model
@@ -32,7 +25,7 @@ class ParameterServer(unittest.TestCase):
         self.assertIn("prefers-color-scheme: dark", picture.find("{http://www.w3.org/2000/svg}style").text)
 
     def short_run(self, *more):
-        self.check_run(*run(PROGRAM, "--images", 2000, "--epochs", 1, "--out", self.out, *more))
+        self.check_run(succeed(PROGRAM, "--images", 2000, "--epochs", 1, "--out", self.out, *more))
 
     def test_autograd(self):
         self.short_run()
@@ -49,9 +42,9 @@ class ParameterServer(unittest.TestCase):
     def test_each_process_started_by_hand(self):
         job = ["--world-size", 2, "--master", free_address(), "--images", 1000, "--epochs", 1]
         with Program(PROGRAM, "--rank", 1, *job) as trainer:
-            server = run(PROGRAM, "--rank", 0, "--out", self.out, *job)
+            lines = succeed(PROGRAM, "--rank", 0, "--out", self.out, *job)
             self.assertEqual(trainer.end(), 0, trainer.output())
-        self.check_run(*server, trainers=["trainer1"])
+        self.check_run(lines, trainers=["trainer1"])
 
 
 if __name__ == "__main__":

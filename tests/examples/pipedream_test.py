@@ -1,32 +1,26 @@
 #!/usr/bin/env python3
 """pipedream PROGRAM: learns on a partition of the profile that it measures, with replicated stages and without."""
-import csv
 import pathlib
 import sys
-import tempfile
 import unittest
 
-from processes import main, run
+from processes import FolderTest, loss_table, main, succeed
 
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 SMALL = ("--width", 4, "--hidden", 64, "--batch-size", 32, "--microbatches", 8, "--images", 1280, "--test-images", 500)
 
 
 @unittest.skipUnless(DATA.exists(), "not installed: dataset-fashion-mnist")
-class PipeDream(unittest.TestCase):
+class PipeDream(FolderTest):
     def train(self, *options):
         """The losses, and what the program printed."""
-        with tempfile.TemporaryDirectory() as folder:
-            out = pathlib.Path(folder)
-            status, lines = run(PROGRAM, *SMALL, "--out", out, *options)
-            self.assertEqual(status, 0, lines)
-            self.assertRegex(lines[-1], r"^test_accuracy=0\.\d+$")
-            self.assertIn("conv0", (out / "graph.txt").read_text())
-            picture = (out / "timeline.svg").read_text()
-            for words in ("measured: the last batches", "predicted from", "optimizer step"):
-                self.assertIn(words, picture)
-            with open(out / "loss.csv", newline="") as table:
-                return [float(row["loss"]) for row in csv.DictReader(table)], "\n".join(lines)
+        lines = succeed(PROGRAM, *SMALL, "--out", self.folder, *options)
+        self.assertRegex(lines[-1], r"^test_accuracy=0\.\d+$")
+        self.assertIn("conv0", (self.folder / "graph.txt").read_text())
+        picture = (self.folder / "timeline.svg").read_text()
+        for words in ("measured: the last batches", "predicted from", "optimizer step"):
+            self.assertIn(words, picture)
+        return [float(row["loss"]) for row in loss_table(self.folder)], "\n".join(lines)
 
     def test_straight_stages(self):
         losses, text = self.train("--workers", 3, "--straight")

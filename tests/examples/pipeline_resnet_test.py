@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """pipeline_resnet PROGRAM: learns, and with the same losses for any number of workers and any schedule."""
-import csv
 import pathlib
 import sys
 import unittest
 
-from processes import FolderTest, main, run
+from processes import FolderTest, loss_table, main, succeed
 
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 SMALL = ("--width", 4, "--batch-size", 32, "--images", 640, "--test-images", 500, "--microbatches", 4)
@@ -16,11 +15,9 @@ class PipelineResNet(FolderTest):
     def train(self, *options):
         """The losses, and the folder with the pictures."""
         out = self.folder / "_".join(map(str, options)).replace("/", "_")
-        status, lines = run(PROGRAM, *SMALL, "--out", out, *options)
-        self.assertEqual(status, 0, lines)
+        lines = succeed(PROGRAM, *SMALL, "--out", out, *options)
         self.assertRegex(lines[-1], r"^test_accuracy=0\.\d+$")
-        with open(out / "loss.csv", newline="") as table:
-            return [float(row["loss"]) for row in csv.DictReader(table)], out
+        return [float(row["loss"]) for row in loss_table(out)], out
 
     def test_cuts_schedules_and_recomputation_do_not_change_the_losses(self):
         whole, _ = self.train("--workers", 1)

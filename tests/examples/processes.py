@@ -1,4 +1,5 @@
 """Shared by the tests of the examples: running programs, observed by their output."""
+import csv
 import os
 import pathlib
 import queue
@@ -86,6 +87,20 @@ def run(*command, env=None):
     """Runs a program to its end: its exit status and its lines."""
     with Program(*command, env=env) as program:
         return program.end(), program.lines
+
+
+def succeed(*command):
+    """Runs a program, which must succeed: its lines."""
+    status, lines = run(*command)
+    if status != 0:
+        raise AssertionError(f"exit status {status}:\n" + "\n".join(lines))
+    return lines
+
+
+def loss_table(folder):
+    """The rows of the loss curve that a program has written into the folder."""
+    with open(folder / "loss.csv", newline="") as table:
+        return list(csv.DictReader(table))
 
 
 def is_gone(pid):

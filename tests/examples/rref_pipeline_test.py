@@ -3,7 +3,7 @@
 import re
 import sys
 
-from processes import FolderTest, main, run
+from processes import FolderTest, main, succeed
 
 
 def losses(lines):
@@ -22,8 +22,7 @@ class RRefPipeline(FolderTest):
         self.svg = self.folder / "timeline.svg"
 
     def test_draws_each_computation_of_the_last_step_once(self):
-        status, lines = run(PROGRAM, "--steps", 3, "--svg", self.svg)
-        self.assertEqual(status, 0, lines)
+        succeed(PROGRAM, "--steps", 3, "--svg", self.svg)
         svg = self.svg.read_text()
         self.assertIn("measured: the last step", svg)
         drawn = computations(svg)
@@ -35,13 +34,10 @@ class RRefPipeline(FolderTest):
                 self.assertLessEqual(x + width, drawn[f"{stage}B{microbatch}"][0] + 0.02, f"stage {stage}, micro-batch {microbatch}")
 
     def test_learns_as_one_process_does(self):
-        status, lines = run(PROGRAM, "--svg", self.svg)
-        self.assertEqual(status, 0, lines)
+        lines = succeed(PROGRAM, "--svg", self.svg)
         self.assertRegex(lines[-2], r"^driver \[#{24}\] 100 %  loss 0\.\d+ +\d+ numbers/s$")
         piped = losses(lines)
-        status, lines = run(PROGRAM, "--alone")
-        self.assertEqual(status, 0, lines)
-        alone = losses(lines)
+        alone = losses(succeed(PROGRAM, "--alone"))
 
         self.assertGreater(len(alone), 5)
         self.assertEqual(piped.keys(), alone.keys())

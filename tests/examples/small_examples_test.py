@@ -7,15 +7,13 @@ import sys
 import tempfile
 import unittest
 
-from processes import main, run
+from processes import main, run, succeed
 
 
 class Example(unittest.TestCase):
     def lines(self, *arguments):
         """What the program prints."""
-        status, lines = run(PROGRAM, *arguments)
-        self.assertEqual(status, 0, lines)
-        return lines
+        return succeed(PROGRAM, *arguments)
 
 
 def found(pattern, lines):
