@@ -4,70 +4,26 @@
 // so that its user sees the bytes split at every position. The two ends may run on two loops of two threads.
 #pragma once
 
-#include <weft/rpc/core/loop.h>
 #include <weft/rpc/transport/byte_stream.h>
 
 #include <asio/error.hpp>
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
-#include <map>
 #include <mutex>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "tests/support/hand_loop.h"
 
 namespace weft::test {
 
-// Runs its jobs in order, on the thread that calls run(). Its clock advances only if the test advances it.
-class ManualLoop final : public rpc::Loop {
- public:
-  void post(rpc::Callback job) override { jobs_.push_back(std::move(job)); }
-  rpc::Clock::time_point now() const override { return now_; }
-  bool running_here() const override { return true; }
-  TimerId schedule(rpc::Clock::time_point when, rpc::Callback job) override {
-    timers_.emplace(std::pair(when, ++last_timer_), std::move(job));
-    return last_timer_;
-  }
-  void cancel(TimerId timer) override {
-    std::erase_if(timers_, [&](const auto& entry) { return entry.first.second == timer; });
-  }
-  asio::execution_context& context() override { return context_; }
-
-  // Runs until no job is left, and returns the number of jobs; throws if they do not end.
-  std::size_t run(std::size_t most = 10'000'000) {
-    std::size_t count = 0;
-    for (; !jobs_.empty(); ++count) {
-      if (count == most) throw std::runtime_error("the loop spins");
-      rpc::Callback job = std::move(jobs_.front());
-      jobs_.pop_front();
-      job();
-    }
-    return count;
-  }
-  bool step() {  // runs one job; false: there was none
-    if (jobs_.empty()) return false;
-    rpc::Callback job = std::move(jobs_.front());
-    jobs_.pop_front();
-    job();
-    return true;
-  }
-  void advance(std::chrono::nanoseconds time) {
-    now_ += time;
-    while (!timers_.empty() && timers_.begin()->first.first <= now_) {
-      auto node = timers_.extract(timers_.begin());
-      post(std::move(node.mapped()));
-    }
-  }
-
- private:
-  std::deque<rpc::Callback> jobs_;
-  std::map<std::pair<rpc::Clock::time_point, TimerId>, rpc::Callback> timers_;
-  TimerId last_timer_ = 0;
-  rpc::Clock::time_point now_{};
-  asio::execution_context context_;
+// A loop whose thread is that of the test.
+struct ManualLoop : HandLoop {
+  ManualLoop() : HandLoop(true) {}
 };
 
 struct PairOptions {

@@ -1,7 +1,7 @@
 // HandLoop: a Loop, or an Executor, that the test runs by hand, with its own clock.
 //
-// Any thread may call post() and schedule(). The test's thread calls turn() and advance(). run_until()
-// advances the clock by one millisecond at a time until a condition holds, or fails the test.
+// Any thread may call post() and schedule(). The test's thread calls run(), step(), turn() and advance().
+// run_until() advances the clock by one millisecond at a time until a condition holds, or fails the test.
 #pragma once
 
 #include <weft/rpc/core/loop.h>
@@ -12,13 +12,16 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
 namespace weft::test {
 
-class HandLoop final : public rpc::Loop {
+class HandLoop : public rpc::Loop {
  public:
+  // here: running_here() returns true on every thread.
+  explicit HandLoop(bool here = false) : here_(here) {}
   void post(rpc::Callback job) override {
     std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(job));
@@ -27,7 +30,7 @@ class HandLoop final : public rpc::Loop {
     std::lock_guard lock(mutex_);
     return now_;
   }
-  bool running_here() const override { return false; }
+  bool running_here() const override { return here_; }
   TimerId schedule(rpc::Clock::time_point when, rpc::Callback job) override {
     std::lock_guard lock(mutex_);
     timers_.emplace(std::pair(when, ++last_), std::move(job));
@@ -43,14 +46,21 @@ class HandLoop final : public rpc::Loop {
     return timers_.size();
   }
 
-  // Runs the posted jobs and the due timers, including jobs that these post. Returns whether there was any.
-  bool turn() {
-    bool any = false;
-    while (rpc::Callback job = next()) {
-      job();
-      any = true;
-    }
-    return any;
+  // Runs the posted jobs and the due timers, including jobs that these post. Returns their number; throws if
+  // they do not end.
+  std::size_t run(std::size_t most = 10'000'000) {
+    std::size_t count = 0;
+    for (; step(); ++count)
+      if (count == most) throw std::runtime_error("the loop spins");
+    return count;
+  }
+  bool turn() { return run() != 0; }
+  // Runs one of them. Returns whether there was any.
+  bool step() {
+    rpc::Callback job = next();
+    if (!job) return false;
+    job();
+    return true;
   }
   // Destroys the jobs that have not run. They may own this loop.
   void drop() {
@@ -81,6 +91,7 @@ class HandLoop final : public rpc::Loop {
     return job;
   }
 
+  const bool here_;
   mutable std::mutex mutex_;  // guards the members below
   rpc::Clock::time_point now_ = rpc::Clock::now();
   std::deque<rpc::Callback> jobs_;
