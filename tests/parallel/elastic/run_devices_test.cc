@@ -15,8 +15,6 @@ namespace run_devices_test {
 using namespace testing;
 using collectives::testing::FakeDevices;
 
-struct Gone {};
-
 // A worker that adds up the values of all ranks on its device.
 struct DeviceWorker {
   DeviceWorker(const test::JobStore& store, FakeDevices& devices, const std::string& name, int place)
@@ -78,9 +76,7 @@ TEST(ElasticRunOnDevices, CommunicatorsShrinkAndGrow) {
     workers.push_back(std::make_unique<DeviceWorker>(store, devices, name, static_cast<int>(workers.size())));
   DeviceWorker &anna = *workers[0], &bert = *workers[1], &dora = *workers[3];
   bert.before_step = [&](const Group&) {
-    if (bert.step != 3) return;
-    bert.agent.shut_down();
-    throw Gone();
+    if (bert.step == 3) die(bert.agent);
   };
   anna.before_step = [&](const Group& group) {
     if (anna.step != 5 || group.size() != 2 || dora.thread.joinable()) return;
@@ -92,7 +88,7 @@ TEST(ElasticRunOnDevices, CommunicatorsShrinkAndGrow) {
       [&] { return anna.over && bert.over && workers[2]->over && (dora.over || !dora.thread.joinable()); });
   for (auto& each : workers)
     if (each->thread.joinable()) each->thread.join();
-  EXPECT_THROW(std::rethrow_exception(bert.error), Gone);
+  EXPECT_THROW(std::rethrow_exception(bert.error), Died);
   for (const int other : {0, 2, 3}) {
     EXPECT_FALSE(workers[other]->error);
     std::vector<double> sums{3, 6, 9, 8, 10, 12};

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <latch>
 #include <memory>
-#include <thread>
 
 #include "tests/parallel/elastic/training.h"
 
@@ -19,23 +18,16 @@ using namespace testing;
 struct Worker {
   Worker(const test::JobStore& store, const std::string& name, std::size_t number)
       : job(options(store, name, number), training_layers()), training(number) {}
-  ~Worker() {
-    if (thread.joinable()) thread.join();
-  }
   void start(RunOptions options) {
-    thread = std::thread([this, options = std::move(options)]() mutable {
+    thread.start([this, options = std::move(options)]() mutable {
       const auto on_change = options.on_change;
       options.on_change = [this, on_change](const Change& change) {
         changes.push_back(change);
         if (on_change) on_change(change);
       };
-      try {
-        outcome = run(
-            job, training.state,
-            [this](const Group& group) { training.train(group, changes.back().generation); }, options);
-      } catch (...) {
-        error = std::current_exception();
-      }
+      outcome = run(
+          job, training.state,
+          [this](const Group& group) { training.train(group, changes.back().generation); }, options);
     });
   }
   rpc::MemberOptions options(const test::JobStore& store, const std::string& name, std::size_t number) {
@@ -48,8 +40,7 @@ struct Worker {
     return options;
   }
   std::optional<Outcome> end() {  // rethrows what run() has thrown
-    thread.join();
-    if (error != nullptr) std::rethrow_exception(error);
+    thread.end();
     return outcome;
   }
 
@@ -60,11 +51,8 @@ struct Worker {
   Trained training;
   std::vector<Change> changes;  // its thread's, until end()
   std::optional<Outcome> outcome;
-  std::exception_ptr error;
-  std::thread thread;
+  WorkerThread thread;
 };
-
-struct Killed {};
 
 class ElasticRun : public ::testing::Test {
  protected:
@@ -81,7 +69,7 @@ class ElasticRun : public ::testing::Test {
   void starts_in(std::int64_t step, int ranks, Worker& other, const RunOptions& options = {}) {
     workers[0]->training.before_step = [this, step, ranks, &other, options](std::int64_t now,
                                                                             const Group& group) {
-      if (now != step || group.size() != ranks || other.thread.joinable()) return;
+      if (now != step || group.size() != ranks || other.thread.started()) return;
       other.start(options);
       await_ready(workers[0]->job, other.agent.name());
     };
@@ -98,9 +86,7 @@ class ElasticRun : public ::testing::Test {
   // The worker's agent dies during a step, without an announcement.
   static void dies_at(Worker& worker, std::int64_t step) {
     worker.training.before_step = [&worker, step](std::int64_t now, const Group&) {
-      if (now != step) return;
-      worker.agent.shut_down();
-      throw Killed();
+      if (now == step) die(worker.agent);
     };
   }
 
@@ -128,7 +114,7 @@ TEST_F(ElasticRun, SurvivorsContinueFromTheLastCommit) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
   dies_at(*workers[1], 7);
   for (auto& each : workers) each->start(three);
-  EXPECT_THROW(workers[1]->end(), Killed);
+  EXPECT_THROW(workers[1]->end(), Died);
   expect_finished({0, 2});
   log.expect_replay(0, *workers[2]->training.model);
   // three workers computed it, and it was lost, because the last commit was after step 5
@@ -254,7 +240,7 @@ TEST_F(ElasticRun, WaitsBelowTheMinimumForAnotherWorker) {
   dies_at(*workers[1], 7);
   const RunOptions two{.workers = {.min = 2}};
   for (const int first : {0, 1}) workers[first]->start(two);
-  EXPECT_THROW(workers[1]->end(), Killed);
+  EXPECT_THROW(workers[1]->end(), Died);
   dora.start(two);
   EXPECT_EQ(dora.end(), Outcome::finished);
   EXPECT_EQ(workers[0]->end(), Outcome::finished);
@@ -341,7 +327,7 @@ TEST_F(ElasticRun, SparesReplaceWorkersInTheirOrder) {
   starts_in(1, 2, dora, {.workers = {.min = 2, .max = 2}});
   dies_at(*workers[1], 9);
   for (const int first : {0, 1}) workers[first]->start({.workers = {.min = 2, .max = 2}});
-  EXPECT_THROW(workers[1]->end(), Killed);
+  EXPECT_THROW(workers[1]->end(), Died);
   EXPECT_EQ(workers[0]->end(), Outcome::finished);
   EXPECT_EQ(dora.end(), Outcome::finished);
   log.expect_replay(0, *workers[0]->training.model);
@@ -372,8 +358,7 @@ class ElasticSteps : public ElasticRun {
     victim.training.before_step = [&victim, begun, step](std::int64_t now, const Group&) {
       if (now != step) return;
       begun->wait();
-      victim.agent.shut_down();
-      throw Killed();
+      die(victim.agent);
     };
   }
   // At the beginning of step 5 all workers know the joining worker, so it can join after that step.
@@ -382,7 +367,7 @@ class ElasticSteps : public ElasticRun {
       if (each.get() == &joining) continue;
       each->training.before_step = [&each = *each, &joining, options](std::int64_t step, const Group& group) {
         if (step != 5 || group.size() != 2) return;
-        if (group.rank() == 0 && !joining.thread.joinable()) joining.start(options);
+        if (group.rank() == 0 && !joining.thread.started()) joining.start(options);
         await_ready(each.job, joining.agent.name());
       };
     }
@@ -399,7 +384,7 @@ TEST_F(ElasticSteps, SurvivorsLoseOnlyTheStepInFlight) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
   dies_in(*workers[1], 7);
   for (auto& each : workers) each->start(three);
-  EXPECT_THROW(workers[1]->end(), Killed);
+  EXPECT_THROW(workers[1]->end(), Died);
   expect_finished({0, 2});
   log.expect_replay(0, *workers[2]->training.model);
   EXPECT_EQ(log.of_step(6).size(), 3U);
@@ -430,15 +415,12 @@ TEST_F(ElasticSteps, AWorkerJoinsAndAnotherOneDiesWhileParametersAreUnfrozen) {
     each->training.before_step = [&each = *each, before = each->training.before_step, model](
                                      std::int64_t step, const Group& group) {
       if (before) before(step, group);
-      if (step == 10 && each.agent.name() == "bert") {
-        each.agent.shut_down();
-        throw Killed();
-      }
+      if (step == 10 && each.agent.name() == "bert") die(each.agent);
       freeze_and_unfreeze(step, *model);
     };
   }
   for (const int first : {0, 1}) workers[first]->start({.workers = {.min = 2}});
-  EXPECT_THROW(workers[1]->end(), Killed);
+  EXPECT_THROW(workers[1]->end(), Died);
   expect_finished({0, 2});
   Net model(0);
   log.expect_replay(model, epochs, {}, freeze_and_unfreeze);
@@ -455,13 +437,13 @@ TEST_F(ElasticSteps, ASpareTakesOverWithoutTheLossOfAStep) {
   workers[0]->training.before_step = [&, before = workers[0]->training.before_step](std::int64_t step,
                                                                                     const Group& group) {
     before(step, group);
-    if (step != 1 || spare.thread.joinable()) return;
+    if (step != 1 || spare.thread.started()) return;
     spare.start(soon_logged);
     await_ready(workers[0]->job, "dora");
     spare.waits.wait();
   };
   for (const int first : {0, 1}) workers[first]->start(two);
-  EXPECT_THROW(workers[1]->end(), Killed);
+  EXPECT_THROW(workers[1]->end(), Died);
   EXPECT_EQ(workers[0]->end(), Outcome::finished);
   EXPECT_EQ(spare.end(), Outcome::finished);
   log.expect_replay(0, *workers[0]->training.model);
@@ -495,7 +477,7 @@ TEST_F(ElasticSteps, AVetoOfOneRankHoldsForAll) {
   std::array<std::int64_t, 2> calls{};
   for (const std::size_t i : {0U, 1U}) {
     Worker& each = *workers[i];
-    each.thread = std::thread([&, i] {
+    each.thread.start([&, i] {
       each.outcome =
           run(each.job, each.training.state,
               [&](const Group& group) {
@@ -570,13 +552,10 @@ TEST_F(ElasticTransfers, AWorkerReceivesTheStateWhileTheOthersTrain) {
 TEST_F(ElasticTransfers, ADeathBeforeTheStateArrivesDoesNotInterruptTheOthers) {
   for (const std::string name : {"anna", "bert"}) worker(name);
   Worker& dora = worker("dora");
-  dora.training.before_step = [&](std::int64_t, const Group&) {
-    dora.agent.shut_down();
-    throw Killed();
-  };
+  dora.training.before_step = [&](std::int64_t, const Group&) { die(dora.agent); };
   start(dora);
   expect_finished({0, 1});
-  EXPECT_THROW(dora.end(), Killed);
+  EXPECT_THROW(dora.end(), Died);
   log.expect_replay(0, *workers[1]->training.model);
   for (std::int64_t step = 0; step < workers[0]->training.step; ++step)
     EXPECT_EQ(log.of_step(step).size(), 2U);
@@ -608,25 +587,21 @@ class ElasticRounds : public ElasticRun {
   void start(std::size_t number, RunOptions options) {
     Worker& each = *workers[number];
     Rounds& training = *trained.at(number);
-    each.thread = std::thread([this, &each, &training, options] {
-      try {
-        each.outcome = run(
-            each.job, training.state,
-            [&](const Group& group) {
-              while (training.outer.rounds() < rounds) {
-                if (training.before_step) training.before_step();
-                training.row = (training.row * 7 + 3) % 45;
-                inner_step(*training.model, training.inner, training.data, training.row);
-                training.log[training.outer.rounds()].push_back(training.row);
-                if (!training.outer.step()) continue;
-                training.outer.reduce(group).get();
-                training.state.step([&] { training.outer.apply(); });
-              }
-            },
-            options);
-      } catch (...) {
-        each.error = std::current_exception();
-      }
+    each.thread.start([this, &each, &training, options] {
+      each.outcome = run(
+          each.job, training.state,
+          [&](const Group& group) {
+            while (training.outer.rounds() < rounds) {
+              if (training.before_step) training.before_step();
+              training.row = (training.row * 7 + 3) % 45;
+              inner_step(*training.model, training.inner, training.data, training.row);
+              training.log[training.outer.rounds()].push_back(training.row);
+              if (!training.outer.step()) continue;
+              training.outer.reduce(group).get();
+              training.state.step([&] { training.outer.apply(); });
+            }
+          },
+          options);
     });
   }
   // Computes the outer parameters after all rounds in one thread, from the logs.
@@ -677,12 +652,10 @@ TEST_F(ElasticRounds, SurvivorsOfARoundKeepTheirInnerSteps) {
   for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
   for (std::size_t i = 0; i < 3; ++i) trained.push_back(std::make_unique<Rounds>(i));
   trained[1]->before_step = [&] {
-    if (trained[1]->outer.rounds() != 3 || trained[1]->outer.steps() != 2) return;
-    workers[1]->agent.shut_down();
-    throw Killed();
+    if (trained[1]->outer.rounds() == 3 && trained[1]->outer.steps() == 2) die(workers[1]->agent);
   };
   for (std::size_t i = 0; i < 3; ++i) start(i, three);
-  EXPECT_THROW(workers[1]->end(), Killed);
+  EXPECT_THROW(workers[1]->end(), Died);
   expect_finished({0, 2});
   for (const std::size_t survivor : {0U, 2U}) {
     EXPECT_EQ(trained[survivor]->log.at(3).size(), 6U);  // the failed attempt and the successful one
@@ -768,12 +741,10 @@ TEST_P(ElasticRates, EqualThoseOfAnUndisturbedRun) {
     if (joined < 0) joined = step;
     if (step == joined + 3 && !std::exchange(failed, true))
       throw rpc::Error(ErrorKind::unavailable, "the data's server is gone");
-    if (step != joined + 5) return;
-    bert.agent.shut_down();
-    throw Killed();
+    if (step == joined + 5) die(bert.agent);
   };
   for (const int first : {0, 1}) workers[first]->start(options);
-  EXPECT_THROW(bert.end(), Killed);
+  EXPECT_THROW(bert.end(), Died);
   for (Worker* const each : {&anna, &dora}) EXPECT_EQ(each->end(), Outcome::finished);
   log.expect_replay(0, *dora.training.model, scale);
   for (const auto& [step, rate] : rates) {
@@ -823,15 +794,6 @@ TEST_F(ElasticRun, ChangesAreLimited) {
   EXPECT_EQ(anna.changes.size(), 6U);
 }
 
-TEST_F(ElasticRun, AWorkerThatJoinsAfterTheEndFindsItFinished) {
-  worker("anna").start({});
-  EXPECT_EQ(workers[0]->end(), Outcome::finished);
-  Worker& dora = worker("dora");
-  dora.start({});
-  EXPECT_EQ(dora.end(), Outcome::finished);
-  EXPECT_TRUE(dora.changes.empty());
-}
-
 TEST_F(ElasticRun, WorkersWithDifferentStatesAreRefused) {
   for (const std::string name : {"anna", "bert"}) worker(name);
   std::int64_t more = 0;
@@ -859,30 +821,23 @@ TEST_F(ElasticRun, AReplicaKeepsItsBucketsInANewGroup) {
         ddp->set_group(change.group);
       }
     };
-    each.thread = std::thread([&each, &ddp, &steps, i, options] {
-      try {
-        each.outcome = run(
-            each.job, each.training.state,
-            [&](const Group& group) {
-              Trained& training = each.training;
-              for (; training.step < 10; training.state.commit()) {
-                if (i == 1 && training.step == 4 && group.size() == 3) {
-                  each.agent.shut_down();
-                  throw Killed();
-                }
-                training.optimizer.zero_grad();
-                at::mse_loss(ddp->forward(training.data.x), training.data.y).backward();
-                training.optimizer.step();
-                ++training.step, ++steps[i];
-              }
-            },
-            options);
-      } catch (...) {
-        each.error = std::current_exception();
-      }
+    each.thread.start([&each, &ddp, &steps, i, options] {
+      each.outcome = run(
+          each.job, each.training.state,
+          [&](const Group& group) {
+            Trained& training = each.training;
+            for (; training.step < 10; training.state.commit()) {
+              if (i == 1 && training.step == 4 && group.size() == 3) die(each.agent);
+              training.optimizer.zero_grad();
+              at::mse_loss(ddp->forward(training.data.x), training.data.y).backward();
+              training.optimizer.step();
+              ++training.step, ++steps[i];
+            }
+          },
+          options);
     });
   }
-  EXPECT_THROW(workers[1]->end(), Killed);
+  EXPECT_THROW(workers[1]->end(), Died);
   expect_finished({0, 2});
   EXPECT_EQ(made, (std::vector{1, 1, 1}));
   EXPECT_EQ(steps[0], 10);

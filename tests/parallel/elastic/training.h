@@ -13,12 +13,14 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/errors.h"
@@ -229,6 +231,41 @@ inline rpc::MemberOptions worker_options(const test::JobStore& store, const std:
       .store = store.url, .rank = number, .fixed_world = false, .lease = std::chrono::hours{1}};
   return options;
 }
+
+// The agent of a worker dies during a step, without an announcement.
+struct Died {};
+[[noreturn]] inline void die(rpc::Agent& agent) {
+  agent.shut_down();
+  throw Died();
+}
+
+// The thread in which a worker trains. It is the last member of the worker, so it ends before the others.
+class WorkerThread {
+ public:
+  ~WorkerThread() {
+    if (thread_.joinable()) thread_.join();
+  }
+  template <class F>
+  void start(F f) {
+    thread_ = std::thread([this, f = std::move(f)]() mutable {
+      try {
+        f();
+      } catch (...) {
+        error_ = std::current_exception();
+      }
+    });
+  }
+  bool started() const { return thread_.joinable(); }
+  void end() {  // rethrows what f has thrown
+    thread_.join();
+    if (failed()) std::rethrow_exception(error_);
+  }
+  bool failed() const { return error_ != nullptr; }  // after end()
+
+ private:
+  std::exception_ptr error_;
+  std::thread thread_;
+};
 
 // Blocks until the job's agent knows that another worker can take part in the next generation.
 inline void await_ready(rpc::Job& job, const std::string& other) {

@@ -3,7 +3,6 @@
 #include <weft/parallel/schedule/generators.h>
 
 #include <set>
-#include <thread>
 
 #include "tests/parallel/elastic/training.h"
 
@@ -51,16 +50,10 @@ struct Computed {
   std::map<int, double> losses = {};  // by pipeline
 };
 
-struct Died {};
-
 struct Worker {
   Worker(const test::JobStore& store, const std::string& name, std::size_t number)
       : job(worker_options(store, name, number), training_layers()),
         model(layers(number), {.cuts = {2}}, computations, options()) {}
-  ~Worker() {
-    if (thread.joinable()) thread.join();
-  }
-
   rpc::Job job;
   rpc::Agent& agent = job.agent();
   ElasticPipeline model;
@@ -68,8 +61,7 @@ struct Worker {
   std::vector<Change> changes;  // its thread's, until end()
   std::function<void(std::int64_t step, const Group&)> before_step;
   std::set<const pipeline::GroupPipeline*> trained;  // which objects have trained
-  std::exception_ptr error;
-  std::thread thread;
+  WorkerThread thread;
 };
 
 class ElasticPipelines : public ::testing::Test {
@@ -82,15 +74,11 @@ class ElasticPipelines : public ::testing::Test {
   }
   void start(Worker& worker, RunOptions run_options, int copies = 1) {
     run_options.on_change = [&worker](const Change& change) { worker.changes.push_back(change); };
-    worker.thread = std::thread([this, &worker, run_options, copies] {
-      try {
-        const auto part = worker.model.part({.copies = copies});
-        State state;
-        state.add("stages", part).add("step", worker.step);
-        run(worker.job, state, [&](const Group& group) { train(worker, group, state); }, run_options);
-      } catch (...) {
-        worker.error = std::current_exception();
-      }
+    worker.thread.start([this, &worker, run_options, copies] {
+      const auto part = worker.model.part({.copies = copies});
+      State state;
+      state.add("stages", part).add("step", worker.step);
+      run(worker.job, state, [&](const Group& group) { train(worker, group, state); }, run_options);
     });
   }
   void train(Worker& worker, const Group& group, State& state) {
@@ -111,16 +99,11 @@ class ElasticPipelines : public ::testing::Test {
       ++worker.step;
     }
   }
-  static void end(Worker& worker) {
-    worker.thread.join();
-    if (worker.error != nullptr) std::rethrow_exception(worker.error);
-  }
+  static void end(Worker& worker) { worker.thread.end(); }
   // The worker's agent dies during training, without an announcement.
   static void dies_at(Worker& worker, std::int64_t step) {
     worker.before_step = [&worker, step](std::int64_t now, const Group&) {
-      if (now != step) return;
-      worker.agent.shut_down();
-      throw Died();
+      if (now == step) die(worker.agent);
     };
   }
   // Losses and parameters are those of one process that trains with all rows of each step.
@@ -140,7 +123,7 @@ class ElasticPipelines : public ::testing::Test {
     }
     const auto expected = whole[0].module->named_parameters();
     for (const auto& each : workers) {
-      if (each->error != nullptr || !each->model.has_stages()) continue;
+      if (each->thread.failed() || !each->model.has_stages()) continue;
       const auto& graph = each->model.pipeline().graph();
       for (const auto& parameter : graph[each->model.place().rank].module->named_parameters())
         EXPECT_TRUE(at::allclose(parameter.value(), expected[parameter.key()], tolerance, tolerance))
@@ -149,7 +132,7 @@ class ElasticPipelines : public ::testing::Test {
   }
   int places_with_stages() const {
     return static_cast<int>(std::count_if(workers.begin(), workers.end(), [](const auto& each) {
-      return each->error == nullptr && each->model.has_stages();
+      return !each->thread.failed() && each->model.has_stages();
     }));
   }
 

@@ -4,7 +4,6 @@
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 
 #include <memory>
-#include <thread>
 
 #include "tests/parallel/data_parallel/ranks.h"
 #include "tests/parallel/elastic/training.h"
@@ -107,28 +106,19 @@ void expect_trained(const std::vector<at::Tensor>& values, int steps) {
   expect_values(expected, values[0], values[1]);
 }
 
-struct Died {};
-
 // A worker: an agent of an elastic world, and a thread that trains.
 struct Worker {
   Worker(const test::JobStore& store, const std::string& name, std::size_t place)
       : job(worker_options(store, name, place), training_layers()), number(place) {}
-  ~Worker() {
-    if (thread.joinable()) thread.join();
-  }
   void start(const Way& way, const RunOptions& options, int copies = 1) {
-    thread = std::thread([this, way, options, copies] {
-      try {
-        job.join().get();
-        const Group alone = Group::create(agent, {.name = "alone", .members = {agent.name()}}).get();
-        trainee = way.make(alone, number, copies, freezes);
-        State state;
-        trainee->add_to(state);
-        state.add("sampler", sampler).add("epoch", epoch).add("step", step);
-        run(job, state, [&](const Group& group) { train(group, state); }, options);
-      } catch (...) {
-        error = std::current_exception();
-      }
+    thread.start([this, way, options, copies] {
+      job.join().get();
+      const Group alone = Group::create(agent, {.name = "alone", .members = {agent.name()}}).get();
+      trainee = way.make(alone, number, copies, freezes);
+      State state;
+      trainee->add_to(state);
+      state.add("sampler", sampler).add("epoch", epoch).add("step", step);
+      run(job, state, [&](const Group& group) { train(group, state); }, options);
     });
   }
   void train(const Group& group, State& state) {
@@ -160,15 +150,10 @@ struct Worker {
     }
     values = trainee->values();
   }
-  void end() {
-    thread.join();
-    if (error != nullptr) std::rethrow_exception(error);
-  }
+  void end() { thread.end(); }
   void dies_at(std::int64_t at) {
     before_step = [this, at](std::int64_t now, const Group&) {
-      if (now != at) return;
-      agent.shut_down();
-      throw Died();
+      if (now == at) die(agent);
     };
   }
 
@@ -186,8 +171,7 @@ struct Worker {
   std::function<void(std::int64_t step)> within_backward, after_backward;
   Names members;
   std::vector<at::Tensor> values;
-  std::exception_ptr error;
-  std::thread thread;
+  WorkerThread thread;
 };
 
 class ElasticShards : public ::testing::TestWithParam<Way> {
@@ -234,7 +218,7 @@ TEST_P(ElasticShards, WorkersJoinAndDie) {
   Worker& dora = worker("dora");
   dora.generations = 1;  // as many as the others have had
   workers[0]->before_step = [&](std::int64_t step, const Group& group) {
-    if (step != 3 || group.size() != 2 || dora.thread.joinable()) return;
+    if (step != 3 || group.size() != 2 || dora.thread.started()) return;
     dora.start(GetParam(), {});
     await_ready(workers[0]->job, "dora");
   };
