@@ -45,10 +45,7 @@ class CollectiveLeaderTest : public testing::Test {
     return values;
   }
   static void expect_error(Arrived future, ErrorKind kind, const std::string& text) {
-    const auto error = test::error_of([&] { return got(std::move(future)); });
-    ASSERT_TRUE(error) << text;
-    EXPECT_EQ(error->kind(), kind) << error->what();
-    EXPECT_EQ(std::string(error->what()), text);
+    test::expect_error([&] { return got(std::move(future)); }, kind, test::whole(text));
   }
   void judge(const Roster& members, std::uint64_t version) { leader->judge(members, version)(); }
 
