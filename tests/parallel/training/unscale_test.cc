@@ -16,14 +16,11 @@ TEST_F(Unscale, DividesTheGradientsOfAnOptimizer) {
     EXPECT_TRUE(unscale_gradients(group, optimizer, 4));  // without gradients
     const at::Tensor x = Batch::of_step(0, 1).data.to(at::kFloat);
     net.forward(x).sum().backward();
-    std::vector<at::Tensor> expected;
-    for (const at::Tensor& parameter : net.parameters()) expected.push_back(parameter.grad().clone());
+    const auto expected = gradients_of(net);
     net.zero_grad();
     (4 * net.forward(x).sum()).backward();
     EXPECT_TRUE(unscale_gradients(group, optimizer, 4));
-    std::vector<at::Tensor> gradients;
-    for (const at::Tensor& parameter : net.parameters()) gradients.push_back(parameter.grad());
-    expect_close(gradients, expected, 1e-6);
+    expect_close(gradients_of(net), expected, 1e-6);
   });
 }
 
