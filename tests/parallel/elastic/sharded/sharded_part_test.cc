@@ -300,85 +300,83 @@ TEST_P(ElasticShards, TwoCopiesSurviveTwoDeaths) {
   expect_replay(*workers[3]);
 }
 
-// Rank 0 learns that all ranks have staged the second commit. The others do not, and rank 2 dies: rank 1
-// provides its staged parts, including those of rank 2.
+// A trainee and its state on a rank, without run().
+struct OnRank {
+  OnRank(const Way& way, const Group& all, std::uint64_t seed)
+      : world(all), alone(world.split(world.rank()).get().value()), trainee(way.make(alone, seed, 1, false)) {
+    trainee->add_to(state);
+  }
+  void step() { train_step(*trainee, data); }
+  // Commits after a step, and after another one. Only rank 0 learns that all ranks have staged the second
+  // commit.
+  void commit_twice() {
+    access.set_votes([this](Vote own) {
+      world.barrier().get();
+      if (fails) throw rpc::Error(ErrorKind::aborted, "another rank does not answer");
+      return own;
+    });
+    step();
+    state.commit();
+    step();
+    fails = world.rank() != 0;
+    EXPECT_EQ(test::error_of([&] { state.commit(); }).has_value(), fails);
+  }
+
+  const Group world, alone;
+  const std::unique_ptr<Trainee> trainee;
+  State state;
+  detail::StateAccess access{state};
+  const Data data;
+  bool fails = false;
+};
+
+// The other ranks do not know that the second commit is complete, and rank 2 dies: rank 1 provides its staged
+// parts, including those of rank 2.
 TEST_P(ElasticShards, ARankProvidesAStagedCommitThatItHasNotConfirmed) {
   Company company(3);
   std::vector<std::vector<at::Tensor>> values(3);
   on_ranks(company.groups(), [&](const Group& world) {
     const int rank = world.rank();
-    const Group alone = world.split(rank).get().value();
+    OnRank own(GetParam(), world, static_cast<std::uint64_t>(rank));
     const auto survivors = world.split(rank < 2 ? std::optional(0) : std::nullopt).get();
-    const auto trainee = GetParam().make(alone, static_cast<std::uint64_t>(rank), 1, false);
-    State state;
-    trainee->add_to(state);
-    EXPECT_EQ(state.sync(world), 0);
-    const Data data;
-    bool fails = false;
-    const auto step = [&] { train_step(*trainee, data); };
-    detail::StateAccess(state).set_votes([&](Vote own) {
-      world.barrier().get();
-      if (fails) throw rpc::Error(ErrorKind::aborted, "another rank has died");
-      return own;
-    });
-    step();
-    state.commit();
-    step();
-    fails = rank != 0;
-    EXPECT_EQ(test::error_of([&] { state.commit(); }).has_value(), fails);
-    step();  // this one is lost
+    EXPECT_EQ(own.state.sync(world), 0);
+    own.commit_twice();
+    own.step();  // this one is lost
     if (!survivors) return;
-    state.restore();
-    EXPECT_EQ(state.sync(*survivors), 0);
-    EXPECT_EQ(state.commits(), 2U);
-    step();
-    values[static_cast<std::size_t>(rank)] = trainee->values();
+    own.state.restore();
+    EXPECT_EQ(own.state.sync(*survivors), 0);
+    EXPECT_EQ(own.state.commits(), 2U);
+    own.step();
+    values[static_cast<std::size_t>(rank)] = own.trainee->values();
   });
   for (const std::size_t rank : {0, 1}) expect_trained(values[rank], 3);
 }
 
-// Only rank 0 learns that all ranks have staged the second commit. It is declared dead in the next
-// generation, in which nothing is committed, and returns in the one after: at that time its commit has lost
-// the other shards.
+// Only rank 0 knows that the second commit is complete. It is declared dead in the next generation, in which
+// nothing is committed, and returns in the one after: at that time its commit has lost the other shards.
 TEST_P(ElasticShards, TheCommitOfARankThatMissedAGenerationIsDropped) {
   Company company(3);
   std::vector<std::vector<at::Tensor>> values(3);
   on_ranks(company.groups(), [&](const Group& world) {
     const int rank = world.rank();
-    const Group alone = world.split(rank).get().value();
+    OnRank own(GetParam(), world, static_cast<std::uint64_t>(rank));
     const auto others = world.split(rank > 0 ? std::optional(0) : std::nullopt).get();
-    const auto trainee = GetParam().make(alone, static_cast<std::uint64_t>(rank), 1, false);
-    State state;
-    trainee->add_to(state);
-    detail::StateAccess access(state);
-    access.begin_generation(1);
-    EXPECT_EQ(state.sync(world), 0);
-    const Data data;
-    bool fails = false;
-    const auto step = [&] { train_step(*trainee, data); };
-    access.set_votes([&](Vote own) {
-      world.barrier().get();
-      if (fails) throw rpc::Error(ErrorKind::aborted, "rank 0 does not answer");
-      return own;
-    });
-    step();
-    state.commit();
-    step();
-    fails = rank != 0;
-    EXPECT_EQ(test::error_of([&] { state.commit(); }).has_value(), fails);
-    EXPECT_EQ(state.commits(), rank == 0 ? 2U : 1U);
+    own.access.begin_generation(1);
+    EXPECT_EQ(own.state.sync(world), 0);
+    own.commit_twice();
+    EXPECT_EQ(own.state.commits(), rank == 0 ? 2U : 1U);
     if (others) {
-      state.restore();
-      access.begin_generation(2);
-      EXPECT_EQ(state.sync(*others), std::nullopt);
-      step();  // this one is lost
+      own.state.restore();
+      own.access.begin_generation(2);
+      EXPECT_EQ(own.state.sync(*others), std::nullopt);
+      own.step();  // this one is lost
     }
-    state.restore();
-    access.begin_generation(3);
-    EXPECT_EQ(state.sync(world), 1);
-    EXPECT_EQ(state.commits(), 1U);
-    step();
-    values[static_cast<std::size_t>(rank)] = trainee->values();
+    own.state.restore();
+    own.access.begin_generation(3);
+    EXPECT_EQ(own.state.sync(world), 1);
+    EXPECT_EQ(own.state.commits(), 1U);
+    own.step();
+    values[static_cast<std::size_t>(rank)] = own.trainee->values();
   });
   for (const auto& of_rank : values) expect_trained(of_rank, 2);
 }
@@ -386,22 +384,18 @@ TEST_P(ElasticShards, TheCommitOfARankThatMissedAGenerationIsDropped) {
 // Restores after a failure outside of run(). The commit is this rank's own shard.
 TEST_P(ElasticShards, RestoreUsesTheOwnShard) {
   on_ranks(2, [&](const Group& world) {
-    const Group alone = world.split(world.rank()).get().value();
-    const auto trainee = GetParam().make(alone, 1, 1, false);
-    State state;
-    trainee->add_to(state);
-    state.sync(world);
-    const Data data;
-    const auto step = [&] { train_step(*trainee, data); };
-    step();
-    state.commit();
-    EXPECT_EQ(test::kind_of([&] { state.step(step); }), rpc::ErrorKind::failed_precondition);
+    OnRank own(GetParam(), world, 1);
+    own.state.sync(world);
+    own.step();
+    own.state.commit();
+    EXPECT_EQ(test::kind_of([&] { own.state.step([&] { own.step(); }); }),
+              rpc::ErrorKind::failed_precondition);
     std::vector<std::vector<at::Tensor>> values;
     for (int again = 0; again < 2; ++again) {
-      step();
-      step();
-      values.push_back(trainee->values());
-      state.restore();
+      own.step();
+      own.step();
+      values.push_back(own.trainee->values());
+      own.state.restore();
     }
     for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(values[0][i], values[1][i]));
   });
