@@ -1,6 +1,7 @@
 #include <weft/parallel/data_parallel/local_sgd.h>
 
 #include "tests/parallel/data_parallel/ranks.h"
+#include "tests/support/archives.h"
 
 namespace weft::data_parallel::local_sgd_test {
 namespace {
@@ -153,13 +154,7 @@ TEST_P(DiLoCoOf3, ContinuesFromASavedState) {
       outer.reduce(group).get();
       outer.apply();
     }
-    torch::serialize::OutputArchive saved;
-    outer.save(saved);
-    std::stringstream bytes;
-    saved.save_to(bytes);
-    torch::serialize::InputArchive archive;
-    archive.load_from(bytes);
-    loaded.load(archive);
+    test::load(loaded, test::saved(outer));
     outer.reset(), loaded.reset();
     expect_close(values_of(resumed), values_of(net), 0);
     {

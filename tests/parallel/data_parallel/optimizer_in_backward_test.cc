@@ -2,9 +2,8 @@
 
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 
-#include <sstream>
-
 #include "tests/parallel/data_parallel/ranks.h"
+#include "tests/support/archives.h"
 
 namespace weft::data_parallel::optimizer_in_backward_test {
 namespace {
@@ -115,21 +114,15 @@ TEST(InBackwardOfTwo, ContinuesFromASavedState) {
     std::vector<std::vector<at::Tensor>> values;
     for (const bool interrupted : {false, true}) {
       auto net = std::make_shared<Net>();
-      std::stringstream file;
+      std::string saved;
       for (int part = 0; part < (interrupted ? 2 : 1); ++part) {
         DistributedDataParallel ddp{group, net, Options{.bucket_bytes = {200}}};
         OptimizerInBackward optimizer(
             ddp, [](const at::Tensor& parameter) { return make_optimizer({parameter}, true); });
-        if (part == 1) {
-          torch::serialize::InputArchive archive;
-          archive.load_from(file);
-          optimizer.load(archive);
-        }
+        if (part == 1) test::load(optimizer, saved);
         for (int step = 2 * part; step < (interrupted ? 2 * part + 2 : 4); ++step)
           loss_of(ddp, step, group.rank()).backward();
-        torch::serialize::OutputArchive archive;
-        optimizer.save(archive);
-        archive.save_to(file);
+        saved = test::saved(optimizer);
       }
       values.push_back(values_of(*net));
     }

@@ -586,14 +586,7 @@ TEST(AllReduceParity, SubgroupsReduceIndependently) {
       (alone.forward(input(rank)).sum() / 2).backward();
     own.step();
     expect_close(values_of(net), values_of(alone));
-  });
-}
-
-TEST(AllReduceParity, SubgroupsReduceTensorGroupsAndSparseTensors) {
-  Company company(4, Backend::memory);
-  on_ranks(company.groups(), [&](const Group& group) {
-    const Group half = group.split(group.rank() % 2).get().value();
-    auto reduction = NegotiatedReduction::make(company.agent(group.rank()), half);
+    // Tensors of one name, and a sparse tensor.
     const Tensors tensors{at::full({3}, group.rank(), at::kDouble),
                           at::full({2, 2}, -group.rank(), at::kDouble)};
     auto grouped = reduction->all_reduce("tensors", tensors);

@@ -2,8 +2,7 @@
 
 #include <torch/torch.h>
 
-#include <sstream>
-
+#include "tests/support/archives.h"
 #include "tests/support/errors.h"
 
 namespace weft::elastic {
@@ -92,23 +91,14 @@ TEST(ElasticSamplerOf, IsSavedAndLoaded) {
   sampler.next(5);
   sampler.deliver();
   sampler.record();
-  torch::serialize::OutputArchive saved;
-  sampler.save(saved);
-  std::stringstream bytes;
-  saved.save_to(bytes);
-  const auto load = [&](ElasticSampler& into) {
-    std::istringstream stream(bytes.str());
-    torch::serialize::InputArchive archive;
-    archive.load_from(stream);
-    into.load(archive);
-  };
+  const std::string saved = test::saved(sampler);
   ElasticSampler loaded(20, {.seed = 3});
   loaded.set_ranks(0, 2);
-  load(loaded);
+  test::load(loaded, saved);
   EXPECT_EQ(loaded.progress(), (EpochProgress{.epoch = 4, .processed = 5}));
   EXPECT_EQ(loaded.next(2), (Indices{epoch_order(20, true, 3, 4)[5], epoch_order(20, true, 3, 4)[7]}));
   ElasticSampler other(20, {.seed = 4});
-  EXPECT_EQ(kind_of([&] { load(other); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&] { test::load(other, saved); }), ErrorKind::failed_precondition);
 }
 
 }  // namespace elastic_sampler_test

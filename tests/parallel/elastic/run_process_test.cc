@@ -134,12 +134,7 @@ struct ChaosWorker {
   bool leaving = false;
 };
 
-struct ChaosCase {
-  const char* name;
-  bool steps, later;  // State::step(), RunOptions::sync_later
-};
-
-class ElasticChaos : public ::testing::TestWithParam<ChaosCase> {
+class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
  protected:
   static constexpr std::size_t max_workers = 5, max_members = 4;  // one may be a spare
   // $WEFT_ELASTIC_CHANGES: the number of changes. $WEFT_ELASTIC_SEED: the seed.
@@ -312,9 +307,7 @@ class ElasticChaos : public ::testing::TestWithParam<ChaosCase> {
   Log log_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Ends, ElasticChaos,
-                         ::testing::Values(ChaosCase{"commits", false, false},
-                                           ChaosCase{"steps", true, false}, ChaosCase{"later", true, true}),
+INSTANTIATE_TEST_SUITE_P(Ends, ElasticChaos, ::testing::ValuesIn(step_ends),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(ElasticChaos, SurvivesRandomKillsDeparturesAndJoins) { run_chaos(); }

@@ -701,14 +701,8 @@ TEST_F(ElasticRounds, AWorkerJoinsAfterARoundWithTheOuterParameters) {
 
 // --- learning rates that follow the number of workers ---
 
-struct RatesCase {
-  const char* name;
-  bool steps, later;  // State::step(), RunOptions::sync_later
-};
-class ElasticRates : public ElasticRun, public ::testing::WithParamInterface<RatesCase> {};
-INSTANTIATE_TEST_SUITE_P(Ends, ElasticRates,
-                         ::testing::Values(RatesCase{"commits", false, false},
-                                           RatesCase{"steps", true, false}, RatesCase{"later", true, true}),
+class ElasticRates : public ElasticRun, public ::testing::WithParamInterface<StepEnd> {};
+INSTANTIATE_TEST_SUITE_P(Ends, ElasticRates, ::testing::ValuesIn(step_ends),
                          [](const auto& info) { return info.param.name; });
 
 // Dora joins. In the warm-up Bert fails, after a step that is not committed, and then dies. The replay has

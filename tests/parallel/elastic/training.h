@@ -232,6 +232,14 @@ inline rpc::MemberOptions worker_options(const test::JobStore& store, const std:
   return options;
 }
 
+// How steps end: with commits, or with State::step(), and then perhaps with RunOptions::sync_later.
+struct StepEnd {
+  const char* name;
+  bool steps, later;
+};
+inline constexpr StepEnd step_ends[] = {
+    {"commits", false, false}, {"steps", true, false}, {"later", true, true}};
+
 // The agent of a worker dies during a step, without an announcement.
 struct Died {};
 [[noreturn]] inline void die(rpc::Agent& agent) {

@@ -6,13 +6,15 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
-#include <sstream>
 
+#include "tests/support/archives.h"
 #include "tests/support/errors.h"
 
 namespace weft::training::distributed_sampler_test {
 namespace {
 
+using test::load;
+using test::saved;
 using Indices = std::vector<std::size_t>;
 
 Indices all_of(DistributedSampler& sampler, std::size_t batch = 3) {
@@ -92,20 +94,6 @@ struct Numbers : torch::data::Dataset<Numbers> {
 auto loader_of(const DistributedSampler& sampler, std::size_t n, std::size_t workers) {
   return torch::data::make_data_loader(Numbers(n).map(torch::data::transforms::Stack<>()), sampler,
                                        torch::data::DataLoaderOptions(4).workers(workers));
-}
-
-std::string saved(const DistributedSampler& sampler) {
-  torch::serialize::OutputArchive archive;
-  sampler.save(archive);
-  std::ostringstream text;
-  archive.save_to(text);
-  return text.str();
-}
-void load(DistributedSampler& sampler, const std::string& text) {
-  torch::serialize::InputArchive archive;
-  std::istringstream from(text);
-  archive.load_from(from);
-  sampler.load(archive);
 }
 
 // The loader fetches in advance. Batches that it has not delivered are not lost. The epoch continues with any

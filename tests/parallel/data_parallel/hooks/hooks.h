@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tests/parallel/data_parallel/ranks.h"
+#include "tests/support/archives.h"
 
 namespace weft::data_parallel::testing {
 
@@ -72,16 +73,9 @@ inline void expect_same_bits(const Group& group, const at::Tensor& tensor) {
   EXPECT_TRUE(at::equal(tensor, first));
 }
 
-// Saves one hook and loads its state into another one, through bytes.
 template <class Hook>
 void copy_state(const Hook& from, Hook& to) {
-  torch::serialize::OutputArchive out;
-  from.save(out);
-  std::stringstream bytes;
-  out.save_to(bytes);
-  torch::serialize::InputArchive in;
-  in.load_from(bytes);
-  to.load(in);
+  test::load(to, test::saved(from));
 }
 
 inline at::Tensor mean(const Tensors& tensors) { return at::stack(tensors).mean(0); }

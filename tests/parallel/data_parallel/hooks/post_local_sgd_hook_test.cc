@@ -47,10 +47,6 @@ TEST_F(PostLocalSgd, AveragesNothingWithoutASubgroup) {
 // Against copies of the model in one process, one for each subgroup.
 TEST_F(PostLocalSgd, TrainsLikeAveragedCopies) {
   constexpr int start = 3, period = 4, steps = 13;
-  const auto gradient_step = [](Net& net, torch::optim::SGD& optimizer, const Batch& batch) {
-    optimizer.zero_grad();
-    torch::mse_loss(net.forward(batch.data), batch.target).backward();
-  };
   // At first one copy trains on the whole batch, and later one copy for each half.
   std::vector<std::unique_ptr<Net>> copies;
   std::vector<std::unique_ptr<torch::optim::SGD>> optimizers;
@@ -61,11 +57,8 @@ TEST_F(PostLocalSgd, TrainsLikeAveragedCopies) {
   std::vector<std::vector<Tensors>> expected;  // indexed by step and half
   for (int step = 0; step < steps; ++step) {
     const Batch all = Batch::of_step(step, 4);
-    for (std::size_t half = 0; half < 2; ++half) {
-      gradient_step(*copies[half], *optimizers[half],
-                    step < start ? all : all.part(static_cast<int>(half), 2));
-      optimizers[half]->step();
-    }
+    for (std::size_t half = 0; half < 2; ++half)
+      train_step(*optimizers[half], *copies[half], step < start ? all : all.part(static_cast<int>(half), 2));
     if (step >= start && (step + 1 - start) % period == 0) {
       const torch::NoGradGuard no_grad;
       for (std::size_t i = 0; i < copies[0]->parameters().size(); ++i) {
