@@ -18,6 +18,30 @@ struct RawOptions {
   std::string certificate, key;      // PEM; empty: none
 };
 
+template <auto function>
+struct FreeBy {
+  template <class T>
+  void operator()(T* object) const {
+    function(object);
+  }
+};
+using TlsContext = std::unique_ptr<SSL_CTX, FreeBy<SSL_CTX_free>>;
+using TlsSession = std::unique_ptr<SSL, FreeBy<SSL_free>>;
+
+inline void use_certificate(SSL_CTX* context, const std::string& certificate_pem,
+                            const std::string& key_pem) {
+  BIO* pem = BIO_new_mem_buf(certificate_pem.data(), -1);
+  X509* certificate = PEM_read_bio_X509(pem, nullptr, nullptr, nullptr);
+  SSL_CTX_use_certificate(context, certificate);
+  X509_free(certificate);
+  BIO_free(pem);
+  pem = BIO_new_mem_buf(key_pem.data(), -1);
+  EVP_PKEY* key = PEM_read_bio_PrivateKey(pem, nullptr, nullptr, nullptr);
+  SSL_CTX_use_PrivateKey(context, key);
+  EVP_PKEY_free(key);
+  BIO_free(pem);
+}
+
 class RawTls {
  public:
   static constexpr const char* message = "from something else";
@@ -26,18 +50,7 @@ class RawTls {
       : options_(std::move(options)), stream_(std::move(stream)), context_(SSL_CTX_new(TLS_method())) {
     SSL_CTX_set_security_level(context_.get(), 0);
     SSL_CTX_set_max_proto_version(context_.get(), options_.highest);
-    if (!options_.certificate.empty()) {
-      BIO* pem = BIO_new_mem_buf(options_.certificate.data(), -1);
-      X509* certificate = PEM_read_bio_X509(pem, nullptr, nullptr, nullptr);
-      SSL_CTX_use_certificate(context_.get(), certificate);
-      X509_free(certificate);
-      BIO_free(pem);
-      pem = BIO_new_mem_buf(options_.key.data(), -1);
-      EVP_PKEY* key = PEM_read_bio_PrivateKey(pem, nullptr, nullptr, nullptr);
-      SSL_CTX_use_PrivateKey(context_.get(), key);
-      EVP_PKEY_free(key);
-      BIO_free(pem);
-    }
+    if (!options_.certificate.empty()) use_certificate(context_.get(), options_.certificate, options_.key);
     ssl_.reset(SSL_new(context_.get()));
     if (options_.server) SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER, [](int, X509_STORE_CTX*) { return 1; });
     const std::string protocols = static_cast<char>(options_.application.size()) + options_.application;
@@ -69,14 +82,6 @@ class RawTls {
   int key_updates() const { return key_updates_; }  // by the peer
 
  private:
-  template <auto function>
-  struct Free {
-    template <class T>
-    void operator()(T* object) const {
-      function(object);
-    }
-  };
-
   static int choose(SSL*, const unsigned char** chosen, unsigned char* size, const unsigned char* offered,
                     unsigned, void* self) {
     const std::string_view first(reinterpret_cast<const char*>(offered + 1), *offered);
@@ -134,8 +139,8 @@ class RawTls {
 
   RawOptions options_;
   std::unique_ptr<rpc::ByteStream> stream_;
-  std::unique_ptr<SSL_CTX, Free<SSL_CTX_free>> context_;
-  std::unique_ptr<SSL, Free<SSL_free>> ssl_;
+  TlsContext context_;
+  TlsSession ssl_;
   BIO *in_, *out_;
   bool sent_ = false;
   int key_updates_ = 0;

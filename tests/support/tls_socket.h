@@ -1,11 +1,8 @@
 // A TLS peer whose frames a test writes, by OpenSSL over a socket.
 #pragma once
 
-#include <openssl/pem.h>
-#include <openssl/ssl.h>
-
 #include "tests/support/raw_peer.h"
-#include "tests/support/tls.h"
+#include "tests/support/raw_tls.h"
 
 namespace weft::test {
 
@@ -14,16 +11,7 @@ class TlsSocket {
   // Completes the handshake, but keeps its last flight, which is sent with the first send().
   TlsSocket(const std::string& address, const TestAuthority::Issued& who)
       : socket_(rpc::probe::Socket::connected(address)), context_(SSL_CTX_new(TLS_client_method())) {
-    const auto in_memory = [](const std::string& pem) { return BIO_new_mem_buf(pem.data(), -1); };
-    BIO *certificate = in_memory(who.certificate), *key = in_memory(who.key);
-    X509* x509 = PEM_read_bio_X509(certificate, nullptr, nullptr, nullptr);
-    EVP_PKEY* secret = PEM_read_bio_PrivateKey(key, nullptr, nullptr, nullptr);
-    SSL_CTX_use_certificate(context_.get(), x509);
-    SSL_CTX_use_PrivateKey(context_.get(), secret);
-    X509_free(x509);
-    EVP_PKEY_free(secret);
-    BIO_free(certificate);
-    BIO_free(key);
+    use_certificate(context_.get(), who.certificate, who.key);
     ssl_.reset(SSL_new(context_.get()));
     static constexpr unsigned char protocols[] = "\4weft";
     SSL_set_alpn_protos(ssl_.get(), protocols, sizeof protocols - 1);
@@ -54,11 +42,6 @@ class TlsSocket {
   }
 
  private:
-  struct Free {
-    void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
-    void operator()(SSL* ssl) const { SSL_free(ssl); }
-  };
-
   void flush() {
     char* data = nullptr;
     const long size = BIO_get_mem_data(out_, &data);
@@ -73,8 +56,8 @@ class TlsSocket {
   }
 
   rpc::probe::Socket socket_;
-  std::unique_ptr<SSL_CTX, Free> context_;
-  std::unique_ptr<SSL, Free> ssl_;
+  TlsContext context_;
+  TlsSession ssl_;
   BIO *in_ = nullptr, *out_ = nullptr;  // owned by the SSL
   rpc::FrameReader reader_{rpc::Limits{}};
 };
