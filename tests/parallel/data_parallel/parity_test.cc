@@ -222,32 +222,6 @@ TEST_F(ReplicaParity, TwoForwardsMayHaveOneBackward) {
 
 // --- Accumulation and hooks ---
 
-TEST_F(ReplicaParity, WithoutSyncGradientsAreLocal) {
-  const Tensors expected = means_of(2, [](Net& net, int rank) {
-    net.forward(input(rank)).sum().backward();
-    net.forward(input(rank + 2)).sum().backward();
-  });
-  on_ranks(groups, [&](const Group& group) {
-    const int rank = group.rank();
-    auto net = std::make_shared<Net>();
-    DistributedDataParallel ddp{group, net, several_buckets};
-    {
-      const auto guard = ddp.no_sync();
-      {
-        const torch::NoGradGuard no_grad;
-        EXPECT_FALSE(ddp.forward(input(rank)).requires_grad());
-      }
-      for (const at::Tensor& gradient : gradients_of(*net)) EXPECT_FALSE(gradient.defined());
-      ddp.forward(input(rank)).sum().backward();
-      Net alone;
-      alone.forward(input(rank)).sum().backward();
-      expect_gradients(*net, gradients_of(alone));
-    }
-    ddp.forward(input(rank + 2)).sum().backward();
-    expect_gradients(*net, expected);
-  });
-}
-
 // Each micro-batch of each rank uses another layer.
 struct Branches : torch::nn::Module {
   Branches() {

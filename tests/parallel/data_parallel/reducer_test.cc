@@ -97,6 +97,10 @@ TEST_F(OfTwoRanks, BackwardWithoutSyncAccumulatesUntilTheNextOneWithIt) {
       net.zero_grad(i % 2 == 0);
       {
         const auto guard = ddp.no_sync();
+        {
+          const torch::NoGradGuard no_grad;
+          EXPECT_FALSE(ddp.forward(input(rank)).requires_grad());
+        }
         for (const int part : {0, 1}) ddp.forward(input(3 * rank + part)).sum().backward();
       }
       ddp.forward(input(3 * rank + 2)).sum().backward();
