@@ -21,7 +21,6 @@ class FrameMutator {
   FrameMutator(std::uint64_t seed, const rpc::Limits& limits)
       : random_(seed), limits_(limits), reseals_(seed % 2 == 0) {}
 
-  bool reseals() const { return reseals_; }
   std::size_t below(std::size_t n) { return static_cast<std::size_t>(random_() % n); }
   bool one_in(std::size_t n) { return below(n) == 0; }
   template <class T>

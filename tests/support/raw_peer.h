@@ -185,10 +185,6 @@ class Watched {
       throw std::runtime_error("connections that are over stay open");
     EXPECT_EQ(ended_, connections);
   }
-  void forget_ended() {
-    std::lock_guard lock(mutex_);
-    ended_ = 0;
-  }
 
  private:
   std::mutex mutex_;  // guards ended_
