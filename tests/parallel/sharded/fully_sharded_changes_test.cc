@@ -30,15 +30,6 @@ std::string saved(const std::shared_ptr<Model>& model) {
   return out.str();
 }
 
-// One step of training; in one process with the batches of all ranks.
-void train(auto& model, auto& optimizer, int step, std::optional<int> rank = {}) {
-  optimizer.zero_grad();
-  Batch batch = Batch::of_step(step, ranks);
-  if (rank) batch = batch.part(*rank, ranks);
-  loss_of(model.forward(batch.data), batch.target).backward();
-  optimizer.step();
-}
-
 void expect_parts(const ShardedModule& fsdp, const torch::nn::Module& expected, double tolerance) {
   for (const ParameterSlice& slice : fsdp.units().slices())
     EXPECT_TRUE(
@@ -68,8 +59,8 @@ TEST_P(LoadedWeights, AreTrainedFurther) {
     FullyShardedOptimizer optimizer(fsdp, torch::optim::SGDOptions(0.1).momentum(0.9));
     torch::optim::SGD expected(whole->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     for (int step = 0; step < 4; ++step) {
-      train(fsdp, optimizer, step, group.rank());
-      train(*whole, expected, step);
+      train(fsdp, optimizer, step, ranks, group.rank());
+      train(*whole, expected, step, ranks);
       if (step % 2 != 0) continue;
       if (where != Where::lost) load(whole, file);
       if (where == Where::split) {
@@ -146,8 +137,9 @@ TEST_P(Unfreezing, EqualsOneProcess) {
       set_trained(*model, unfrozen[step]);
       set_trained(*whole, unfrozen[step]);
       const int batch = static_cast<int>(step);
-      of_torch ? train(fsdp, other, batch, group.rank()) : train(fsdp, own, batch, group.rank());
-      train(*whole, expected, batch);
+      of_torch ? train(fsdp, other, batch, ranks, group.rank())
+               : train(fsdp, own, batch, ranks, group.rank());
+      train(*whole, expected, batch, ranks);
       expect_parts(fsdp, *whole, 1e-9);
     }
     if (of_torch) return;
@@ -161,8 +153,8 @@ TEST_P(Unfreezing, EqualsOneProcess) {
     for (const int step : {0, 3, 5}) {  // the restored state serves parameters that are unfrozen later
       set_trained(*fresh, unfrozen[step]);
       set_trained(*whole, unfrozen[step]);
-      train(again, resumed, 9 + step, group.rank());
-      train(*whole, expected, 9 + step);
+      train(again, resumed, 9 + step, ranks, group.rank());
+      train(*whole, expected, 9 + step, ranks);
       expect_parts(again, *whole, 1e-9);
     }
   });
@@ -177,7 +169,7 @@ TEST(FullyShardedChanges, AGraphOutlivesTheFreezingOfItsParameters) {
     torch::optim::AdamW expected(whole->parameters(), torch::optim::AdamWOptions(0.05));
     const std::vector<std::string> all{"stem", "layers", "head"};
     for (int step = 0; step < 2; ++step) {
-      const Batch batch = Batch::of_step(step, ranks), part = batch.part(group.rank(), ranks);
+      const Batch part = Batch::of_step(step, ranks).part(group.rank(), ranks);
       own.zero_grad();
       const at::Tensor loss = loss_of(fsdp.forward(part.data), part.target);
       set_trained(*model, {});
@@ -188,9 +180,7 @@ TEST(FullyShardedChanges, AGraphOutlivesTheFreezingOfItsParameters) {
       set_trained(*model, all);
       loss.backward();
       own.step();
-      expected.zero_grad();
-      loss_of(whole->forward(batch.data), batch.target).backward();
-      expected.step();
+      train(*whole, expected, step, ranks);
     }
     expect_parts(fsdp, *whole, 1e-9);
   });

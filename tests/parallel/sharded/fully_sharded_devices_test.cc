@@ -8,11 +8,9 @@
 #include <torch/torch.h>
 
 #include <atomic>
-#include <thread>
 
 #include "tests/parallel/collectives/nccl/fake_devices.h"
 #include "tests/parallel/sharded/checkpoint/states.h"
-#include "tests/support/errors.h"
 
 namespace weft::sharded::fully_sharded_devices_test {
 namespace {
@@ -71,29 +69,9 @@ class FullyShardedOnDevices : public ::testing::TestWithParam<Parts> {
  protected:
   template <class F>
   void on_all_ranks(const F& body) {
-    collectives::testing::FakeDevices devices(ranks);
-    std::atomic<int> running = ranks;
     made = 0;
-    collectives::testing::Company company(ranks, collectives::testing::Backend::messages,
-                                          std::make_unique<test::InProcessJobStore>(),
-                                          [&](int) { return devices.devices(); });
-    const auto groups = company.groups();
-    std::vector<std::thread> threads;
-    for (const auto& group : groups)
-      threads.emplace_back([&] {
-        const auto error = test::error_of([&] { body(group, FakeAccelerator::device(group.rank())); });
-        EXPECT_FALSE(error) << error->what();
-        --running;
-      });
-    while (running > 0) {
-      for (int rank = 0; rank < ranks; ++rank)
-        for (c10::StreamId id = made < ranks ? 0 : 1; id <= FakeAccelerator::pooled; ++id)
-          accelerator.advance(c10::Stream(c10::Stream::UNSAFE, FakeAccelerator::device(rank), id));
-      std::this_thread::yield();
-    }
-    for (auto& thread : threads) thread.join();
+    collectives::testing::FakeDevices(ranks).run_on_devices(made, ranks, body);
   }
-  FakeAccelerator& accelerator = FakeAccelerator::install();
   std::atomic<int> made = 0;  // the number of split modules; splitting uses default streams, too
 };
 INSTANTIATE_TEST_SUITE_P(Parts, FullyShardedOnDevices,

@@ -24,12 +24,7 @@ TEST(FullyShardedIgnored, ParametersAreTrainedByTheProgram) {
                                                   {"layers.1"}}) {
     Model whole;
     torch::optim::SGD expected(whole.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    for (int step = 0; step < 3; ++step) {
-      const Batch batch = Batch::of_step(step, ranks);
-      whole.zero_grad();
-      loss_of(whole.forward(batch.data), batch.target).backward();
-      expected.step();
-    }
+    for (int step = 0; step < 3; ++step) train(whole, expected, step, ranks);
     on_ranks(ranks, [&](const Group& group) {
       const auto model = std::make_shared<Model>();
       std::map<std::string, at::Tensor> before;
@@ -171,13 +166,6 @@ TEST(FullyShardedIgnored, AreSavedUnchangedInACheckpoint) {
 }
 
 TEST(FullyShardedIgnored, InvalidUseIsReported) {
-  struct Aliased : torch::nn::Module {
-    Aliased() {
-      a = register_parameter("a", at::ones({4}, at::kDouble));
-      register_parameter("b", a.detach());
-    }
-    at::Tensor a;
-  };
   on_ranks(1, [&](const Group& group) {
     const auto expect_refused = [&](const std::shared_ptr<torch::nn::Module>& module,
                                     const std::string& ignored, const std::string& text) {

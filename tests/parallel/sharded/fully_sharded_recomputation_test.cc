@@ -105,23 +105,12 @@ TEST_P(Recomputation, MayBeOnSomeRanksOnly) {
     std::shared_ptr<Chain> chain;
     at::Tensor scale;
   };
-  Company company(ranks);
-  on_ranks(company.groups(), [&, recomputed = recomputed, reshard = reshard](const Group& group) {
-    FullyShardedDataParallel fsdp{group, std::make_shared<Gated>(), {.reshard_after_forward = reshard}};
-    for (int step = 0; step < 3; ++step) {
-      const Batch batch = Batch::of_step(step, ranks);
-      const auto loss = [&](auto& module, int rank) {
-        return module.forward(batch.part(rank, ranks).data, recomputed, step % 2 == 0 && rank == 1)
-            .square()
-            .mean();
-      };
-      Gated whole;
-      ((loss(whole, 0) + loss(whole, 1)) / ranks).backward();
-      for (at::Tensor& parameter : fsdp.parameters()) parameter.mutable_grad().reset();
-      loss(fsdp, group.rank()).backward();
-      expect_gradients(fsdp, whole);
-    }
-  });
+  expect_equal_steps(
+      3, [] { return std::make_shared<Gated>(); },
+      [recomputed = recomputed](auto& module, int step, int rank, const Batch& part) {
+        return module.forward(part.data, recomputed, step % 2 == 0 && rank == 1).square().mean();
+      },
+      {.reshard_after_forward = reshard});
 }
 
 TEST(Recomputations, NeedTheMemoryOfThePartsAndTwoBlocks) {

@@ -1,7 +1,6 @@
 // FullyShardedDataParallel against one process with the batch of all ranks.
 #include <weft/parallel/sharded/internal/shard_layout.h>
 
-#include <atomic>
 #include <limits>
 #include <set>
 
@@ -451,87 +450,6 @@ TEST(FullyShardedRefusals, NameTheBlock) {
     };
     expect_refused(std::make_shared<Outer>(), "all.0", "is within the block all.0");
     expect_refused(std::make_shared<torch::nn::ReLUImpl>(), "", "no parameters");
-  });
-}
-
-TEST(FullyShardedRefusals, NameRanksWithOtherBlocks) {
-  std::atomic<int> refused = 0;
-  on_ranks(2, [&](const Group& group) {
-    expect_error(
-        [&] {
-          ShardedModule(group, std::make_shared<Model>(),
-                        {.block = group.rank() == 0 ? "layers.*" : "layers.1"});
-        },
-        ErrorKind::failed_precondition, "rank 1 has the");
-    ++refused;
-  });
-  EXPECT_EQ(refused, 2);
-}
-
-// The blocks have equal sizes, so the collectives alone do not detect the order.
-TEST(FullyShardedRefusals, NameRanksWithAnotherOrder) {
-  struct Swapped : torch::nn::Module {
-    Swapped() {
-      a = register_module("a", std::make_shared<Block<Layer>>(5));
-      b = register_module("b", std::make_shared<Block<Layer>>(5));
-      to(at::kDouble);
-    }
-    at::Tensor forward(const at::Tensor& x, bool swapped) {
-      return swapped ? b->forward(a->forward(x)) : a->forward(b->forward(x));
-    }
-    std::shared_ptr<Block<Layer>> a, b;
-  };
-  on_ranks(2, [&](const Group& group) {
-    FullyShardedDataParallel fsdp{group, std::make_shared<Swapped>()};
-    expect_error([&] { fsdp.forward(at::ones({2, 5}, at::kDouble), group.rank() == 1).sum().backward(); },
-                 ErrorKind::failed_precondition, "in another order");
-  });
-}
-
-// Forward and backward in bfloat16 on each rank, the average and the step in float32.
-TEST(FullyShardedTypes, EqualTheSameArithmeticInOneProcess) {
-  constexpr int ranks = 2;
-  Model master(3, at::kFloat);
-  torch::optim::SGD expected(master.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  for (int step = 0; step < 3; ++step) {
-    std::vector<at::Tensor> sums;
-    for (int rank = 0; rank < ranks; ++rank) {
-      Model narrow(3, at::kBFloat16);
-      {
-        const at::NoGradGuard no_grad;
-        for (std::size_t i = 0; i < narrow.parameters().size(); ++i)
-          narrow.parameters()[i].copy_(master.parameters()[i]);
-      }
-      const Batch part = Batch::of_step(step, ranks).part(rank, ranks);
-      loss_of(narrow.forward(part.data.to(at::kBFloat16)).to(at::kFloat), part.target.to(at::kFloat))
-          .backward();
-      for (std::size_t i = 0; i < narrow.parameters().size(); ++i) {
-        const at::Tensor gradient = narrow.parameters()[i].grad().to(at::kFloat);
-        rank == 0 ? sums.push_back(gradient) : (void)sums[i].add_(gradient);
-      }
-    }
-    for (std::size_t i = 0; i < sums.size(); ++i) master.parameters()[i].mutable_grad() = sums[i].div_(ranks);
-    expected.step();
-  }
-  on_ranks(ranks, [&](const Group& group) {
-    FullyShardedDataParallel fsdp{
-        group,
-        std::make_shared<Model>(3, at::kFloat),
-        {.block = "layers.*", .mixed_precision = {.parameters = at::kBFloat16, .reduction = at::kFloat}}};
-    torch::optim::SGD optimizer(fsdp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    for (int step = 0; step < 3; ++step) {
-      optimizer.zero_grad();
-      const Batch part = Batch::of_step(step, ranks).part(group.rank(), ranks);
-      const at::Tensor output = fsdp.forward(part.data);
-      EXPECT_EQ(output.scalar_type(), at::kBFloat16);
-      loss_of(output.to(at::kFloat), part.target.to(at::kFloat)).backward();
-      optimizer.step();
-    }
-    for (const ParameterSlice& slice : fsdp.units().slices()) {
-      const at::Tensor whole = master.named_parameters()[slice.parameter].flatten();
-      EXPECT_EQ(slice.leaf.tensor.scalar_type(), at::kFloat);
-      EXPECT_TRUE(at::equal(slice.leaf.tensor, whole.slice(0, slice.begin, slice.end))) << slice.leaf.name;
-    }
   });
 }
 

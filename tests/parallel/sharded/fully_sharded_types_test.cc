@@ -123,7 +123,9 @@ TEST(FullyShardedTypes, AccumulateInTheTypeOfTheReduction) {
         parts[static_cast<std::size_t>(rank)].push_back(Batch::of_step(i, ranks).part(rank, ranks));
     set_gradients(master, parts, types);
     on_ranks(ranks, [&](const Group& group) {
-      FullyShardedDataParallel fsdp{group, std::make_shared<Model>(3, at::kFloat), options_of(types)};
+      Options options = options_of(types);
+      if (types.compute == at::kFloat) options.mixed_precision.parameters.reset();  // that of the module
+      FullyShardedDataParallel fsdp{group, std::make_shared<Model>(3, at::kFloat), options};
       const auto backward = [&](const Batch& part) {
         narrow_loss(fsdp.forward(part.data.to(at::kFloat)), part.target).backward();
       };
@@ -265,14 +267,15 @@ struct Normalized : torch::nn::Module {
   torch::nn::Sequential blocks;
 };
 
-TEST(FullyShardedTypes, BuffersAreConvertedIfBlocksHaveAllParameters) {
-  Company company(2);
-  for (const auto type : {at::kBFloat16, at::kHalf})
-    on_ranks(company.groups(), [&](const Group& group) {
+// Also if blocks have all parameters.
+TEST(FullyShardedTypes, BuffersAreConverted) {
+  for (const auto& [block, type] :
+       {std::pair{"blocks.*", at::kBFloat16}, {"blocks.*", at::kHalf}, {"", at::kBFloat16}})
+    on_ranks(2, [&, block = block, type = type](const Group& group) {
       const auto model = std::make_shared<Normalized>();
       const auto norm = std::dynamic_pointer_cast<torch::nn::BatchNorm1dImpl>(model->blocks->ptr(1));
       FullyShardedDataParallel fsdp{
-          group, model, {.block = "blocks.*", .mixed_precision = {.parameters = type, .buffers = type}}};
+          group, model, {.block = block, .mixed_precision = {.parameters = type, .buffers = type}}};
       EXPECT_EQ(norm->running_mean.scalar_type(), type);
       EXPECT_EQ(norm->num_batches_tracked.scalar_type(), at::kLong);
       const at::Tensor output = fsdp.forward(at::randn({4, 5}) + 1);

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "tests/parallel/data_parallel/ranks.h"
@@ -140,21 +141,48 @@ inline void expect_gradients(const ShardedModule& fsdp, const torch::nn::Module&
   }
 }
 
-// Runs loss(module, batch) in one process with the batches of all ranks, and sharded. Compares the gradients.
+// Runs loss(module, step, rank, batch) in each step in one process for all ranks, and sharded. Compares the
+// gradients.
 template <class Make, class Loss>
-void expect_equal_gradients(Make make, Loss loss, const Options& options = {}) {
+void expect_equal_steps(int steps, Make make, Loss loss, const Options& options = {}) {
   constexpr int ranks = 2;
-  const auto whole = make();
-  const auto batch = Batch::of_step(0, ranks);
-  ((loss(*whole, batch.part(0, ranks)) + loss(*whole, batch.part(1, ranks))) / ranks).backward();
   on_ranks(ranks, [&](const Group& group) {
     FullyShardedDataParallel fsdp{group, make(), options};
-    for (int i = 0; i < 2; ++i) {  // the second forward is predicted
+    for (int step = 0; step < steps; ++step) {
+      SCOPED_TRACE(step);
+      const auto whole = make();
+      const auto part = [&](int rank) { return Batch::of_step(step, ranks).part(rank, ranks); };
+      ((loss(*whole, step, 0, part(0)) + loss(*whole, step, 1, part(1))) / ranks).backward();
       for (at::Tensor& parameter : fsdp.parameters()) parameter.mutable_grad().reset();
-      loss(fsdp, batch.part(group.rank(), ranks)).backward();
+      loss(fsdp, step, group.rank(), part(group.rank())).backward();
       expect_gradients(fsdp, *whole);
     }
   });
+}
+
+// The same with loss(module, batch). The second forward is predicted.
+template <class Make, class Loss>
+void expect_equal_gradients(Make make, Loss loss, const Options& options = {}) {
+  expect_equal_steps(
+      2, make, [&](auto& module, int, int, const Batch& part) { return loss(module, part); }, options);
+}
+
+// Two parameters that share their memory.
+struct Aliased : torch::nn::Module {
+  Aliased() {
+    a = register_parameter("a", at::ones({4}, at::kDouble));
+    register_parameter("b", a.detach());
+  }
+  at::Tensor a;
+};
+
+// One step of training; in one process with the batches of all ranks.
+void train(auto& model, auto& optimizer, int step, int ranks, std::optional<int> rank = {}) {
+  optimizer.zero_grad();
+  Batch batch = Batch::of_step(step, ranks);
+  if (rank) batch = batch.part(*rank, ranks);
+  loss_of(model.forward(batch.data), batch.target).backward();
+  optimizer.step();
 }
 
 }  // namespace weft::sharded::testing

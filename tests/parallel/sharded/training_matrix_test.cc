@@ -9,13 +9,15 @@
 #include <weft/parallel/tensor_parallel/linear.h>
 #include <weft/parallel/training/unscale.h>
 
-#include <limits>
+#include <cmath>
 #include <map>
 #include <sstream>
 #include <thread>
 #include <tuple>
+#include <type_traits>
 
-#include "tests/parallel/data_parallel/ranks.h"
+#include "tests/parallel/on_ranks.h"
+#include "tests/parallel/sharded/training_programs.h"
 
 namespace weft::sharded::training_matrix_test {
 namespace {
@@ -29,19 +31,11 @@ using data_parallel::testing::Batch;
 using tensor_parallel::ColumnParallelLinear;
 using tensor_parallel::placements;
 using tensor_parallel::RowParallelLinear;
+using testing::Program;
+using testing::Trainer;
 using Values = std::map<std::string, at::Tensor>;
 
 enum class Way : std::uint8_t { ddp, zero1, zero2, zero3, tensor_parallel };
-enum class Program : std::uint8_t {
-  load,
-  unfreeze,
-  accumulate,
-  overflow,
-  kept_gradient,
-  dropout,
-  recomputation,
-  drawing_thread
-};
 
 constexpr int ranks = 2;
 constexpr std::int64_t width = 8;
@@ -53,6 +47,11 @@ struct Habits {
   bool other_draws = false;  // another thread draws from the generator of the process, as a data loader does
   at::Generator generator;
 };
+void set_habits(Program program, Habits& habits) {
+  if (program == Program::dropout || program == Program::drawing_thread) habits.dropout = 0.5;
+  habits.recompute = program == Program::recomputation || program == Program::drawing_thread;
+  habits.other_draws = program == Program::drawing_thread;
+}
 
 template <class Up, class Down>
 struct Layer : torch::nn::Module {
@@ -149,20 +148,6 @@ void load(const std::shared_ptr<Module>& module, const std::shared_ptr<Module>& 
 
 // --- Trainers ---
 
-class Trainer {
- public:
-  virtual ~Trainer() = default;
-  // scale: a factor of the loss on rank 0. sync false: more backwards follow before the step.
-  virtual void backward(int number, double scale, bool sync) = 0;
-  virtual void step() = 0;
-  virtual void zero_grad() = 0;
-  virtual bool unscale(double factor) = 0;
-  virtual void load() = 0;
-  virtual void freeze(bool on) = 0;
-  virtual Habits& habits() = 0;
-  virtual std::vector<at::Tensor> leaves() = 0;  // the tensors that have gradients
-};
-
 at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
   return torch::mse_loss(output, target);
 }
@@ -176,16 +161,8 @@ class WithModule : public Trainer {
  public:
   explicit WithModule(std::shared_ptr<Module> module) : model(std::move(module)) {}
   void freeze(bool on) override { model->freeze(on); }
-  Habits& habits() override { return *model->habits; }
   std::vector<at::Tensor> leaves() override { return model->parameters(); }
   const std::shared_ptr<Module> model;
-
- protected:
-  std::vector<at::Tensor> gradients() {
-    std::vector<at::Tensor> all;
-    for (const at::Tensor& leaf : leaves()) all.push_back(leaf.grad());
-    return all;
-  }
 };
 
 // parts: the batches of the data parallel ranks, each with a generator.
@@ -198,20 +175,14 @@ class OneProcess final : public WithModule<Whole> {
   void backward(int number, double scale, bool) override {
     const int parts = static_cast<int>(generators_.size());
     for (int part = 0; part < parts; ++part) {
-      habits().generator = generators_[static_cast<std::size_t>(part)];
+      model->habits->generator = generators_[static_cast<std::size_t>(part)];
       const Batch batch = Batch::of_step(number, 1, 8).part(part, parts);
       (loss_of(model->forward(batch.data), batch.target) * scale / parts).backward();
     }
   }
   void step() override { optimizer_.step(); }
   void zero_grad() override { optimizer_.zero_grad(); }
-  bool unscale(double factor) override {
-    bool finite = true;
-    const at::NoGradGuard no_grad;
-    for (at::Tensor gradient : gradients())
-      finite = gradient.div_(factor).isfinite().all().item<bool>() && finite;
-    return finite;
-  }
+  bool unscale(double factor) override { return testing::unscale_alone(gradients(), factor); }
   void load() override { training_matrix_test::load(model, whole_net()); }
 
  private:
@@ -219,72 +190,51 @@ class OneProcess final : public WithModule<Whole> {
   std::vector<at::Generator> generators_;
 };
 
-class Ddp : public WithModule<Whole> {
+template <class Parallel, class Optimizer>
+class DataParallel : public WithModule<Whole> {
  public:
-  explicit Ddp(const Group& group, std::shared_ptr<Whole> module)
-      : WithModule(std::move(module)), ddp(group, model, {.bucket_bytes = {400}}) {}
+  DataParallel(const Group& group, std::shared_ptr<Whole> module, const auto& options)
+      : WithModule(std::move(module)), parallel(group, model, options) {}
   void backward(int number, double scale, bool sync) override {
-    const auto guard = sync ? nullptr : std::make_unique<Guard>(ddp);
-    const int rank = ddp.group().rank();
+    if (!sync) {
+      const auto guard = parallel.no_sync();
+      return backward(number, scale, true);
+    }
+    const int rank = parallel.group().rank();
     const Batch batch = Batch::of_step(number, 1, 8).part(rank, ranks);
-    (loss_of(ddp.forward(batch.data), batch.target) * (rank == 0 || std::isfinite(scale) ? scale : 1))
+    (loss_of(parallel.forward(batch.data), batch.target) * (rank == 0 || std::isfinite(scale) ? scale : 1))
         .backward();
   }
   void step() override { optimizer_.step(); }
   void zero_grad() override { optimizer_.zero_grad(); }
   bool unscale(double factor) override {
-    return training::unscale_gradients(ddp.group(), gradients(), factor);
+    return training::unscale_gradients(parallel.group(), gradients(), factor);
   }
   void load() override { training_matrix_test::load(model, whole_net()); }
-  data_parallel::DistributedDataParallel<Whole> ddp;
+  Parallel parallel;
 
  private:
-  struct Guard {
-    explicit Guard(data_parallel::Replica& replica) : guard(replica.no_sync()) {}
-    data_parallel::Replica::NoSync guard;
-  };
-  torch::optim::SGD optimizer_{model->parameters(), sgd()};
-};
-
-class Zero1 final : public Ddp {
- public:
-  Zero1(const Group& group, std::shared_ptr<Whole> module) : Ddp(group, std::move(module)) {}
-  void step() override { sharded_.step(); }
-  void zero_grad() override { sharded_.zero_grad(); }
-
- private:
-  ShardedOptimizer sharded_{ddp, sgd()};
-};
-
-class Fsdp final : public WithModule<Whole> {
- public:
-  Fsdp(const Group& group, std::shared_ptr<Whole> module, bool reshard)
-      : WithModule(std::move(module)), fsdp(group, model, {.reshard_after_forward = reshard}) {}
-  void backward(int number, double scale, bool sync) override {
-    const auto guard = sync ? nullptr : std::make_unique<Guard>(fsdp);
-    const int rank = fsdp.group().rank();
-    const Batch batch = Batch::of_step(number, 1, 8).part(rank, ranks);
-    (loss_of(fsdp.forward(batch.data), batch.target) * (rank == 0 || std::isfinite(scale) ? scale : 1))
-        .backward();
+  Optimizer made() {
+    if constexpr (std::is_same_v<Optimizer, torch::optim::SGD>) {
+      return Optimizer(model->parameters(), sgd());
+    } else {
+      return Optimizer(parallel, sgd());
+    }
   }
-  void step() override { optimizer_.step(); }
-  void zero_grad() override { optimizer_.zero_grad(); }
-  bool unscale(double factor) override {
-    return training::unscale_gradients(fsdp.group(), gradients(), factor);
-  }
+  Optimizer optimizer_ = made();
+};
+using DdpModule = data_parallel::DistributedDataParallel<Whole>;
+using Ddp = DataParallel<DdpModule, torch::optim::SGD>;
+using Zero1 = DataParallel<DdpModule, ShardedOptimizer>;
+
+class Fsdp final : public DataParallel<FullyShardedDataParallel<Whole>, FullyShardedOptimizer> {
+ public:
+  using DataParallel::DataParallel;
   void load() override {
-    const auto guard = fsdp.gather(Changes::kept);
-    training_matrix_test::load(model, whole_net());
+    const auto guard = parallel.gather(Changes::kept);
+    DataParallel::load();
   }
-  std::vector<at::Tensor> leaves() override { return fsdp.parameters(); }
-  FullyShardedDataParallel<Whole> fsdp;
-
- private:
-  struct Guard {
-    explicit Guard(ShardedModule& module) : guard(module.no_sync()) {}
-    ShardedModule::NoSync guard;
-  };
-  FullyShardedOptimizer optimizer_{fsdp, sgd()};
+  std::vector<at::Tensor> leaves() override { return parallel.parameters(); }
 };
 
 class Tensors final : public WithModule<Split> {
@@ -306,65 +256,6 @@ class Tensors final : public WithModule<Split> {
   torch::optim::SGD optimizer_{model->parameters(), sgd()};
 };
 
-// --- Programs ---
-
-void train(Trainer& trainer, int number) {
-  trainer.zero_grad();
-  trainer.backward(number, 1, true);
-  trainer.step();
-}
-
-void run(Program program, Trainer& trainer) {
-  switch (program) {
-    case Program::load:
-      train(trainer, 0);
-      trainer.load();
-      break;
-    case Program::unfreeze:  // the first block is frozen
-      for (int number = 0; number < 2; ++number) train(trainer, number);
-      trainer.freeze(false);
-      break;
-    case Program::accumulate:
-      for (int number = 0; number < 2; ++number) {
-        trainer.zero_grad();
-        trainer.backward(10 + 2 * number, 0.5, false);
-        trainer.backward(11 + 2 * number, 0.5, true);
-        trainer.step();
-      }
-      break;
-    case Program::overflow:
-      for (int number = 0; number < 3; ++number) {
-        trainer.zero_grad();
-        trainer.backward(number, number == 1 ? std::numeric_limits<double>::infinity() : 4, true);
-        const bool finite = trainer.unscale(4);
-        EXPECT_EQ(finite, number != 1);
-        if (finite) trainer.step();
-      }
-      break;
-    case Program::kept_gradient: {
-      train(trainer, 0);
-      std::vector<at::Tensor> kept, copies;
-      for (const at::Tensor& leaf : trainer.leaves()) kept.push_back(leaf.grad());
-      for (const at::Tensor& gradient : kept) copies.push_back(gradient.clone());
-      train(trainer, 1);
-      for (std::size_t i = 0; i < kept.size(); ++i)
-        EXPECT_TRUE(at::equal(kept[i], copies[i])) << "leaf " << i;
-      break;
-    }
-    case Program::dropout:
-      trainer.habits().dropout = 0.5;
-      break;
-    case Program::recomputation:
-      trainer.habits().recompute = true;
-      break;
-    case Program::drawing_thread:
-      trainer.habits().dropout = 0.5;
-      trainer.habits().recompute = trainer.habits().other_draws = true;
-      break;
-  }
-  for (int number = 2; number < 4; ++number) train(trainer, number);
-}
-
 class TrainingMatrix : public ::testing::TestWithParam<std::tuple<Way, Program>> {
  protected:
   const Way way_ = std::get<0>(GetParam());
@@ -374,6 +265,7 @@ class TrainingMatrix : public ::testing::TestWithParam<std::tuple<Way, Program>>
 TEST_P(TrainingMatrix, ParametersAreThoseOfOneProcess) {
   const bool is_split = way_ == Way::tensor_parallel;
   OneProcess one(is_split ? 1 : ranks);
+  set_habits(program_, *one.model->habits);
   if (program_ == Program::unfreeze) one.freeze(true);
   run(program_, one);
   Values expected;
@@ -385,6 +277,7 @@ TEST_P(TrainingMatrix, ParametersAreThoseOfOneProcess) {
     const auto prepare = [&](auto model) {
       assign(*model, initial());
       if (program_ == Program::unfreeze) model->freeze(true);
+      set_habits(program_, *model->habits);
       model->habits->generator = generator_of(is_split ? 0 : group.rank());
       return model;
     };
@@ -397,20 +290,20 @@ TEST_P(TrainingMatrix, ParametersAreThoseOfOneProcess) {
     };
     switch (way_) {
       case Way::ddp: {
-        Ddp trainer(group, prepare(whole_net()));
+        Ddp trainer(group, prepare(whole_net()), data_parallel::Options{.bucket_bytes = {400}});
         run(program_, trainer);
         return compare(*trainer.model);
       }
       case Way::zero1: {
-        Zero1 trainer(group, prepare(whole_net()));
+        Zero1 trainer(group, prepare(whole_net()), data_parallel::Options{.bucket_bytes = {400}});
         run(program_, trainer);
         return compare(*trainer.model);
       }
       case Way::zero2:
       case Way::zero3: {
-        Fsdp trainer(group, prepare(whole_net()), way_ == Way::zero3);
+        Fsdp trainer(group, prepare(whole_net()), Options{.reshard_after_forward = way_ == Way::zero3});
         run(program_, trainer);
-        const auto whole = trainer.fsdp.gather();
+        const auto whole = trainer.parallel.gather();
         return compare(*trainer.model);
       }
       case Way::tensor_parallel: {
@@ -424,10 +317,8 @@ TEST_P(TrainingMatrix, ParametersAreThoseOfOneProcess) {
 
 std::string name_of(const ::testing::TestParamInfo<std::tuple<Way, Program>>& info) {
   static const char* const ways[] = {"Ddp", "Zero1", "Zero2", "Zero3", "TensorParallel"};
-  static const char* const programs[] = {"Load",         "Unfreeze", "Accumulate",    "Overflow",
-                                         "KeptGradient", "Dropout",  "Recomputation", "DrawingThread"};
   const auto [way, program] = info.param;
-  return std::string(ways[static_cast<std::size_t>(way)]) + programs[static_cast<std::size_t>(program)];
+  return std::string(ways[static_cast<std::size_t>(way)]) + testing::name_of(program);
 }
 
 INSTANTIATE_TEST_SUITE_P(

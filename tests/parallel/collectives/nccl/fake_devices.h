@@ -84,6 +84,30 @@ class FakeDevices {
     work_until([&] { return over.load(); });
     running.join();
   }
+  // Runs body(group, device) for each rank of a new group, in a thread each, and expects no errors. The
+  // devices execute work on all streams except the default ones, and also on these until `made` has the value
+  // `making`.
+  template <class F>
+  void run_on_devices(const std::atomic<int>& made, int making, F body, bool has_nccl = true) {
+    std::atomic<int> running = ranks_;
+    Company company(ranks_, Backend::messages, std::make_unique<test::InProcessJobStore>(),
+                    [&](int) { return devices(!has_nccl); });
+    const auto groups = company.groups();
+    std::vector<std::thread> threads;
+    for (const Group& group : groups)
+      threads.emplace_back([&] {
+        const auto error = error_of([&] { body(group, device(group.rank())); });
+        EXPECT_FALSE(error) << error->what();
+        --running;
+      });
+    while (running > 0) {
+      for (int rank = 0; rank < ranks_; ++rank)
+        for (c10::StreamId id = made < making ? 0 : 1; id <= FakeAccelerator::pooled; ++id)
+          accelerator.advance(c10::Stream(c10::Stream::UNSAFE, device(rank), id));
+      std::this_thread::yield();
+    }
+    for (auto& thread : threads) thread.join();
+  }
   void work_until_ready(const Futures& futures) {
     work_until([&] {
       return std::all_of(futures.begin(), futures.end(), [](const auto& future) { return future.ready(); });
