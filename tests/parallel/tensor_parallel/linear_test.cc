@@ -57,34 +57,12 @@ TEST_P(Linears, AMultilayerPerceptronEqualsTheWholeOne) {
          {std::optional<std::int64_t>(), std::optional<std::int64_t>(0), std::optional<std::int64_t>(1),
           std::optional<std::int64_t>(-2)}) {
       WholeMlp whole(bias);
-      torch::optim::Adam optimizer(whole.parameters(), 1e-2);
-      std::vector<at::Tensor> inputs, outputs, gradients;
       const at::Tensor weights = numbers({sequence, sequence, width}, 3);
-      std::vector<std::map<std::string, at::Tensor>> parameters;
-      for (int step = 0; step < 20; ++step) {
-        inputs.push_back(
-            numbers({sequence, sequence, width}, static_cast<std::uint64_t>(step)).requires_grad_());
-        optimizer.zero_grad();
-        outputs.push_back(whole.forward(inputs.back()));
-        loss_of(outputs.back(), weights).backward();
-        optimizer.step();
-      }
-      on_ranks(groups, [&](const Group& group) {
-        const auto mine = [&](const at::Tensor& tensor) {
-          return dim ? own_chunk(group, tensor, *dim) : tensor.detach().clone();
-        };
-        SplitMlp split(group, bias, dim);
-        torch::optim::Adam own(split.parameters(), 1e-2);
-        for (std::size_t step = 0; step < inputs.size(); ++step) {
-          const at::Tensor x = mine(inputs[step]).requires_grad_();
-          own.zero_grad();
-          const at::Tensor output = split.forward(x);
-          loss_of(output, mine(weights)).backward();
-          expect_close({output.detach(), x.grad()}, {mine(outputs[step]), mine(inputs[step].grad())});
-          own.step();
-        }
-        expect_parts(split, whole);
-      });
+      expect_equal_training(
+          groups, whole, [&](const Group& group) { return std::make_shared<SplitMlp>(group, bias, dim); },
+          {sequence, sequence, width}, dim,
+          [](std::vector<at::Tensor> parameters) { return torch::optim::Adam(std::move(parameters), 1e-2); },
+          [&](const at::Tensor& output, const auto& mine) { return loss_of(output, mine(weights)); });
     }
 }
 
@@ -238,11 +216,7 @@ TEST_P(Linears, AnInputOfAnotherWidthIsRefused) {
 
 // --- Two ranks ---
 
-class TwoLinears : public ::testing::Test {
- protected:
-  Company company{2, Backend::memory};
-  std::vector<Group> groups = company.groups();
-};
+using TwoLinears = data_parallel::testing::OfRanks<2>;
 
 TEST_F(TwoLinears, RanksThatConstructDifferentLayersAreRefused) {
   expect_refused(groups, ErrorKind::invalid_argument,

@@ -10,6 +10,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -118,6 +119,52 @@ inline void expect_parts(const torch::nn::Module& split, const torch::nn::Module
           << gradient;
     }
   }
+}
+
+// Trains the whole module, and on each rank the one that make(group) returns, with equal inputs. Compares the
+// outputs, the gradients of the inputs, and the parameters at the end.
+//
+// dim: the dimension in which inputs and outputs are split over the ranks; nullopt: each rank has the whole.
+// optimizer_of(parameters): a new optimizer. loss(output, mine): mine(tensor) is this rank's part of a
+// tensor.
+template <class Whole, class Make, class OptimizerOf, class Loss>
+void expect_equal_training(const std::vector<Group>& groups, Whole& whole, Make make, at::IntArrayRef sizes,
+                           std::optional<std::int64_t> dim, OptimizerOf optimizer_of, Loss loss) {
+  constexpr int steps = 20;
+  auto optimizer = optimizer_of(whole.parameters());
+  std::vector<at::Tensor> inputs, outputs;
+  for (int step = 0; step < steps; ++step) {
+    inputs.push_back(numbers(sizes, static_cast<std::uint64_t>(step)).requires_grad_());
+    optimizer.zero_grad();
+    outputs.push_back(whole.forward(inputs.back()));
+    loss(outputs.back(), [](const at::Tensor& tensor) { return tensor; }).backward();
+    optimizer.step();
+  }
+  on_ranks(groups, [&](const Group& group) {
+    const auto mine = [&](const at::Tensor& tensor) {
+      return dim ? own_chunk(group, tensor, *dim) : tensor.detach().clone();
+    };
+    const auto module = make(group);
+    auto own = optimizer_of(module->parameters());
+    for (std::size_t step = 0; step < inputs.size(); ++step) {
+      const at::Tensor x = mine(inputs[step]).requires_grad_();
+      own.zero_grad();
+      const at::Tensor output = module->forward(x);
+      loss(output, mine).backward();
+      expect_close({output.detach(), x.grad()}, {mine(outputs[step]), mine(inputs[step].grad())});
+      own.step();
+    }
+    expect_parts(*module, whole);
+  });
+}
+
+// The node executor computes the gradients of the leaves that LibTorch's backward computes.
+template <class MakeLoss>
+void expect_same_in_node_executor(MakeLoss loss, const std::vector<at::Tensor>& leaves) {
+  using namespace dist_autograd::testing;
+  MapSink sink = own_backward({{loss()}, {at::Tensor()}, leaves});
+  loss().backward();
+  for (const at::Tensor& leaf : leaves) expect_close({sink[leaf]}, {leaf.grad()});
 }
 
 }  // namespace weft::tensor_parallel::testing

@@ -54,15 +54,12 @@ TEST_P(Rings, ValuesMayHaveOtherFeatures) { expect_equal(Inputs(1, 7), {.causal 
 TEST_P(Rings, ScoresMayBeLarge) { expect_equal(Inputs(50), {.causal = true}); }
 
 TEST_P(Rings, ANodeExecutorHasTheGradientsOfBackward) {
-  using namespace dist_autograd::testing;
   const Inputs whole;
   on_ranks(groups, [&](const Group& group) {
     const Inputs own(whole, group);
     const RingAttention attention(group, {.causal = true});
-    const auto loss = [&] { return attention(own.query, own.key, own.value).square().sum(); };
-    MapSink sink = own_backward({{loss()}, {at::Tensor()}, {own.query, own.key, own.value}});
-    loss().backward();
-    for (const at::Tensor& leaf : {own.query, own.key, own.value}) expect_close({sink[leaf]}, {leaf.grad()});
+    expect_same_in_node_executor([&] { return attention(own.query, own.key, own.value).square().sum(); },
+                                 {own.query, own.key, own.value});
   });
 }
 
@@ -113,11 +110,7 @@ TEST_P(Rings, ShapesThatDoNotAgreeAreRefused) {
                  });
 }
 
-class TwoRings : public ::testing::Test {
- protected:
-  Company company{2, Backend::memory};
-  std::vector<Group> groups = company.groups();
-};
+using TwoRings = data_parallel::testing::OfRanks<2>;
 
 TEST_F(TwoRings, RanksThatDifferAreRefused) {
   expect_refused(groups, ErrorKind::invalid_argument, {"causal=0", "causal=1"},

@@ -71,44 +71,22 @@ struct Split : Block<Norm, ColumnParallelLinear, RowParallelLinear> {
 
 class Blocks : public OnRanks {
  protected:
-  static constexpr int steps = 20;
-
-  // Trains the block on all ranks and compares each step.
   template <class Make>
-  void expect_equal_training(std::optional<std::int64_t> dim, Make make) {
+  void expect_equal(std::optional<std::int64_t> dim, Make make) {
     Whole whole;
-    torch::optim::SGD optimizer(whole.parameters(), torch::optim::SGDOptions(1e-3).momentum(0.9));
-    std::vector<at::Tensor> inputs, outputs;
     const at::Tensor targets = numbers({batch, sequence, width}, 100);
-    for (int step = 0; step < steps; ++step) {
-      inputs.push_back(numbers({batch, sequence, width}, static_cast<std::uint64_t>(step)).requires_grad_());
-      optimizer.zero_grad();
-      outputs.push_back(whole.forward(inputs.back()));
-      (outputs.back() - targets).square().sum().backward();
-      optimizer.step();
-    }
-    on_ranks(groups, [&](const Group& group) {
-      const auto mine = [&](const at::Tensor& tensor) {
-        return dim ? own_chunk(group, tensor, *dim) : tensor.detach().clone();
-      };
-      auto block = make(group);
-      torch::optim::SGD own(block->parameters(), torch::optim::SGDOptions(1e-3).momentum(0.9));
-      for (std::size_t step = 0; step < steps; ++step) {
-        const at::Tensor x = mine(inputs[step]).requires_grad_();
-        own.zero_grad();
-        const at::Tensor output = block->forward(x);
-        (output - mine(targets)).square().sum().backward();
-        expect_close({output.detach(), x.grad()}, {mine(outputs[step]), mine(inputs[step].grad())});
-        own.step();
-      }
-      expect_parts(*block, whole);
-    });
+    expect_equal_training(
+        groups, whole, make, {batch, sequence, width}, dim,
+        [](std::vector<at::Tensor> parameters) {
+          return torch::optim::SGD(std::move(parameters), torch::optim::SGDOptions(1e-3).momentum(0.9));
+        },
+        [&](const at::Tensor& output, const auto& mine) { return (output - mine(targets)).square().sum(); });
   }
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, Blocks, up_to_four());
 
 TEST_P(Blocks, EqualTheWholeBlock) {
-  expect_equal_training({}, [](const Group& group) {
+  expect_equal({}, [](const Group& group) {
     const torch::nn::LayerNormOptions norm({width});
     return std::make_shared<Split<torch::nn::LayerNorm>>(group, torch::nn::LayerNorm(norm),
                                                          torch::nn::LayerNorm(norm), std::nullopt);
@@ -116,7 +94,7 @@ TEST_P(Blocks, EqualTheWholeBlock) {
 }
 
 TEST_P(Blocks, WithSequenceParallelEqualTheWholeBlock) {
-  expect_equal_training(1, [](const Group& group) {
+  expect_equal(1, [](const Group& group) {
     SequenceParallelLayerNorm first(group, width), second(group, width);
     return std::make_shared<Split<SequenceParallelLayerNorm>>(group, first, second, 1);
   });
