@@ -61,6 +61,16 @@ inline rpc::Layers company_layers(nccl::DevicesOptions devices = {}, rpc::Layers
   return layers;
 }
 
+// The options of a member of a job that is alone in its process.
+inline rpc::MemberOptions options_in_process(const std::string& store, int rank, int ranks) {
+  rpc::MemberOptions options{{.name = "worker" + std::to_string(rank), .handler_threads = 1}};
+  options.log = [](const rpc::LogRecord&) {};
+  options.listen = {"tcp://127.0.0.1:0"};
+  options.rendezvous = {
+      .store = store, .rank = static_cast<std::size_t>(rank), .world_size = static_cast<std::size_t>(ranks)};
+  return options;
+}
+
 // Members of a job, all in this process, and their groups.
 class Company {
  public:

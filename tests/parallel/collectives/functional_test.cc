@@ -235,10 +235,7 @@ TEST(FunctionalArguments, AreChecked) {
   on_ranks(company.groups(), [](const Group& group) {
     const at::Tensor x = at::ones({3, 4});
     const auto refused = [](const auto& call, const std::string& words) {
-      const auto error = error_of(call);
-      ASSERT_TRUE(error);
-      EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
-      EXPECT_NE(std::string(error->what()).find(words), std::string::npos) << error->what();
+      test::expect_error(call, ErrorKind::invalid_argument, test::part(words));
     };
     refused([&] { f::all_reduce(group, x, ReduceOp::max); }, "max, expected sum or avg");
     refused([&] { f::reduce_scatter(group, x); }, "0 has 3 elements, expected a multiple of 2");

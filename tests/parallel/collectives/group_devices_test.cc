@@ -352,13 +352,6 @@ TEST_P(GroupsOnDevices, HostAndDeviceAreADifference) {
                  {"all_reduce(sum, float32[2]) at", "all_reduce(sum, float32[2], fake)"});
 }
 
-TEST_P(GroupsOnDevices, ARankWithoutNcclIsNamedToAll) {
-  make(1);
-  expect_all(prepare(), ErrorKind::unsupported, {"rank 1 (worker1)", "no libnccl"});
-  expect_all(prepare(), ErrorKind::unsupported, {"rank 1 (worker1)"});  // the group continues
-  together(groups, [](const Group& group) { return group.barrier(); });
-}
-
 TEST_P(GroupsOnDevices, AMissingDeviceIsNamedToAll) {
   make();
   Futures futures = begin(
@@ -378,14 +371,16 @@ TEST_P(GroupsOnDevices, ADeviceWithoutAnIndexIsTheCurrentOne) {
   all([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); });
 }
 
-TEST_P(GroupsOnDevices, ACollectiveDoesNotRetryAFailedPrepare) {
+// A collective does not retry.
+TEST_P(GroupsOnDevices, ARankWithoutNcclIsNamedToAll) {
   make(1);
-  expect_all(prepare(), ErrorKind::unsupported, {"no libnccl"});
+  expect_all(prepare(), ErrorKind::unsupported, {"rank 1 (worker1)", "no libnccl"});
   EXPECT_EQ(loads, size);
   expect_all(
       begin_on_threads([&](const Group& group, int rank) { return group.all_reduce(tensor(rank, {1})); }),
       ErrorKind::unsupported, {"no libnccl"});
   EXPECT_EQ(loads, size);
+  expect_all(prepare(), ErrorKind::unsupported, {"rank 1 (worker1)"});  // the group continues
   together(groups, [](const Group& group) { return group.barrier(); });
 }
 

@@ -66,22 +66,6 @@ TEST_P(Differences, AreReportedToEveryRankAndTheGroupContinues) {
   together(groups, [](const Group& group) { return group.barrier(); });
 }
 
-class GroupDifferences : public OfFew {};
-INSTANTIATE_TEST_SUITE_P(Backends, GroupDifferences, ::testing::ValuesIn(all_backends),
-                         ::testing::PrintToStringParamName());
-
-TEST_P(GroupDifferences, ADifferenceLeavesInputsAsTheyWere) {
-  for (const std::int64_t n : {4, 1 << 16}) {
-    const auto of = [n](int rank) { return values(rank, {rank == 2 ? n + 1 : n}); };
-    Tensors tensors;
-    Futures futures;
-    for (const Group& group : groups)
-      futures.push_back(group.all_reduce(tensors.emplace_back(of(group.rank()))));
-    expect_all(std::move(futures), ErrorKind::invalid_argument, {"the ranks call different collectives"});
-    for (int rank = 0; rank < ranks; ++rank) expect_equal(tensors[rank], of(rank));
-  }
-}
-
 // --- Sizes of pairs ---
 
 class SizesOfPairs : public ::testing::TestWithParam<Backend> {

@@ -49,20 +49,6 @@ TEST_P(GroupMemory, EmptyTensorsDoNotOverlap) {
   together(groups, [&](const Group& group) { return group.all_gather(whole, whole[0]); });
 }
 
-TEST_P(GroupMemory, ADifferenceLeavesInPlaceInputsUnchanged) {
-  for (const std::int64_t size : {10, 40'000}) {
-    const Tensors wholes = of_ranks(ranks, [&](int rank) { return values(rank, {ranks, size}); });
-    Futures futures;
-    for (const Group& group : groups) {
-      const at::Tensor& whole = wholes[group.rank()];
-      futures.push_back(group.reduce_scatter(whole[group.rank()], whole,
-                                             group.rank() == 0 ? ReduceOp::max : ReduceOp::sum));
-    }
-    expect_all(std::move(futures), ErrorKind::invalid_argument, {"the ranks call different collectives"});
-    for (int rank = 0; rank < ranks; ++rank) expect_equal(wholes[rank], values(rank, {ranks, size}));
-  }
-}
-
 // --- Adjacent tensors ---
 
 // Counts the bytes that LibTorch allocates on this thread, where collectives make their copies.
@@ -161,20 +147,33 @@ TEST_P(GroupMemory, TensorsThatAreNotAdjacentAreCopied) {
   }
 }
 
-// Small ones are summed in a copy where the ranks send messages, as a single tensor is: a difference leaves
-// them as they were.
-TEST_P(GroupMemory, ADifferenceLeavesAdjacentTensorsUnchanged) {
-  for (const std::int64_t size : {10, 20'000})
+// Small tensors are summed in a copy where the ranks send messages.
+TEST_P(GroupMemory, ADifferenceLeavesInputsUnchanged) {
+  const auto expect = [&](const auto& begin, const auto& input_of) {
+    const Tensors inputs = of_ranks(ranks, input_of);
+    Futures futures;
+    for (const Group& group : groups) futures.push_back(begin(group, inputs[group.rank()]));
+    expect_all(std::move(futures), ErrorKind::invalid_argument, {"the ranks call different collectives"});
+    for (int rank = 0; rank < ranks; ++rank) expect_equal(inputs[rank], input_of(rank));
+  };
+  for (const std::int64_t size : {10, 1 << 16})
     for (int other = 0; other < ranks; ++other) {
-      const Tensors rows = of_ranks(ranks, [&](int rank) { return values(rank, {2 * size}); });
-      Futures futures;
-      for (const Group& group : groups) {
-        const at::Tensor& row = rows[group.rank()];
-        const Tensors pieces{row.narrow(0, 0, size), row.narrow(0, size, size)};
-        futures.push_back(group.all_reduce(pieces, group.rank() == other ? ReduceOp::max : ReduceOp::sum));
-      }
-      expect_all(std::move(futures), ErrorKind::invalid_argument, {"the ranks call different collectives"});
-      for (int rank = 0; rank < ranks; ++rank) expect_equal(rows[rank], values(rank, {2 * size}));
+      const auto op_of = [&](const Group& group) {
+        return group.rank() == other ? ReduceOp::max : ReduceOp::sum;
+      };
+      const auto rows = [&](int rank) { return values(rank, {ranks, size}); };
+      expect([](const Group& group, const at::Tensor& t) { return group.all_reduce(t); },
+             [&](int rank) { return values(rank, {rank == other ? size + 1 : size}); });
+      expect(  // adjacent tensors
+          [&](const Group& group, const at::Tensor& t) {
+            return group.all_reduce(Tensors{t[0], t[1]}, op_of(group));
+          },
+          rows);
+      expect(  // in place
+          [&](const Group& group, const at::Tensor& t) {
+            return group.reduce_scatter(t[group.rank()], t, op_of(group));
+          },
+          rows);
     }
 }
 
@@ -214,11 +213,7 @@ TEST_P(GroupMemory, ColumnsOfRowsAreGatheredAndScatteredInPlace) {
 
 // --- Views ---
 
-class LazyViews : public ::testing::TestWithParam<Backend> {
- protected:
-  Company company{4, GetParam()};
-  std::vector<Group> groups = company.groups();
-};
+class LazyViews : public OfFew {};
 INSTANTIATE_TEST_SUITE_P(Backends, LazyViews, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
@@ -226,8 +221,8 @@ at::Tensor complex_of(int rank) { return at::complex(values(rank, {6}), values(r
 
 TEST_P(LazyViews, OfConjugatesAreSentByValue) {
   Tensors gathered, reduced, given;
-  for (int rank = 0; rank < 4; ++rank) {
-    gathered.push_back(at::empty({4, 6}, at::kComplexFloat));
+  for (int rank = 0; rank < ranks; ++rank) {
+    gathered.push_back(at::empty({ranks, 6}, at::kComplexFloat));
     reduced.push_back(complex_of(rank));
     given.push_back(rank == 2 ? complex_of(2) : at::empty({6}, at::kComplexFloat));
   }
@@ -239,9 +234,9 @@ TEST_P(LazyViews, OfConjugatesAreSentByValue) {
   together(groups, [&](const Group& group) { return group.all_reduce(reduced[group.rank()].conj()); });
   together(groups, [&](const Group& group) { return group.broadcast(given[group.rank()].conj(), 2); });
   at::Tensor sum = at::zeros({6}, at::kComplexFloat);
-  for (int rank = 0; rank < 4; ++rank) sum += complex_of(rank);
-  for (int rank = 0; rank < 4; ++rank) {
-    for (int other = 0; other < 4; ++other)
+  for (int rank = 0; rank < ranks; ++rank) sum += complex_of(rank);
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (int other = 0; other < ranks; ++other)
       expect_equal(gathered[rank][other], complex_of(other).conj().resolve_conj(), "gathered");
     expect_equal(reduced[rank], sum, "reduced");
     expect_equal(given[rank], complex_of(2), "given");

@@ -24,13 +24,7 @@ class Processes : public ::testing::TestWithParam<Backend> {
     for (int rank = 0; rank < ranks; ++rank)
       members.emplace_back([&, rank](int pipe) {
         try {
-          rpc::MemberOptions options{{.name = "worker" + std::to_string(rank), .handler_threads = 1}};
-          options.log = [](const rpc::LogRecord&) {};
-          options.listen = {"tcp://127.0.0.1:0"};
-          options.rendezvous = {.store = store->url,
-                                .rank = static_cast<std::size_t>(rank),
-                                .world_size = static_cast<std::size_t>(ranks)};
-          rpc::Job job(options, company_layers());
+          rpc::Job job(options_in_process(store->url, rank, ranks), company_layers());
           job.join().get();
           const Group group = Group::create(job.agent(), options_of(GetParam(), rank)).get();
           const auto say = [pipe](const std::string& text) { test::say(pipe, text); };

@@ -144,9 +144,7 @@ TEST(ARendezvous, CancelsTheCurrentRound) {
     future.cancel();
     EXPECT_EQ(cancelled, last);
     waiting.back().fail(rpc::Error(ErrorKind::cancelled, "cancelled"));
-    const auto error = error_of([&] { std::move(future).get(); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::cancelled);
+    test::expect_error(std::move(future), ErrorKind::cancelled, "cancelled");
   }
 }
 

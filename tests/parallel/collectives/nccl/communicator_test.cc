@@ -35,13 +35,6 @@ TEST_F(NcclCommunicator, ADeadlineFailsTheCreation) {
   EXPECT_EQ(nccl.alive(), 1U);  // the communicator that was being created has been aborted
 }
 
-TEST_F(NcclCommunicator, CreationCanBeCancelled) {
-  auto making = Communicator::create(device(0), Communicator::unique_id(*api()), 2, 0, options(0));
-  settle();
-  making.cancel();
-  EXPECT_EQ(kind_of([&] { return got(making); }), ErrorKind::cancelled);
-}
-
 TEST_F(NcclCommunicator, CreationIsCancelledWithoutItsLoop) {  // the loop may have ended
   auto making = Communicator::create(device(0), Communicator::unique_id(*api()), 2, 0, options(0));
   background->turn();
@@ -231,19 +224,6 @@ TEST_F(NcclCommunicator, AnAbortWaitsForAThreadInsideNccl) {
   got(aborted);
   EXPECT_EQ(nccl.alive(), 1U);
   EXPECT_EQ(kind_of([&] { got(held); }), ErrorKind::aborted);
-}
-
-TEST_F(NcclCommunicator, CommunicatorsOfADeviceAreAbortedInOneGroup) {
-  make(2);
-  auto making = begin(2);
-  std::vector<Communicator::Ptr> others;
-  for (auto& one : making) others.push_back(got(one));
-  auto first = comms[0]->abort("enough"), second = others[0]->abort("enough"),
-       last = comms[1]->abort("enough");
-  got(first);
-  got(second);
-  got(last);
-  EXPECT_EQ(nccl.aborts(), (std::vector<std::vector<int>>{{0, 0}, {1}}));  // each rank has a separate device
 }
 
 TEST_F(NcclCommunicator, AnAbortDoesNotWaitForever) {

@@ -99,12 +99,8 @@ class RankProcess {
     run([&](const std::shared_ptr<const nccl::Api>& api) {
       nccl::DevicesOptions devices;
       devices.load = [api] { return api; };
-      rpc::MemberOptions own{{.name = "worker" + std::to_string(rank_), .handler_threads = 1}};
-      own.log = [](const rpc::LogRecord&) {};
-      own.listen = {"tcp://127.0.0.1:0"};
-      own.rendezvous = {
-          .store = std::getenv("WEFT_TEST_STORE"), .rank = static_cast<std::size_t>(rank_), .world_size = 2};
-      auto agent = test::make_member(own, company_layers(std::move(devices), std::move(below)));
+      auto agent = test::make_member(options_in_process(std::getenv("WEFT_TEST_STORE"), rank_, 2),
+                                     company_layers(std::move(devices), std::move(below)));
       rpc::Job(*agent).wait_for(2).get();
       at::set_num_threads(1);  // the ranks share the cores
       f(Group::create(*agent, options).get(), *agent);

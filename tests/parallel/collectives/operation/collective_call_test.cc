@@ -61,6 +61,10 @@ TEST(CollectiveCalls, AreCheckedByTheDescriptionOfTheirOperation) {
        {1},
        {1, 2, 3},
        "reduce_scatter_v: this rank's input of 2 elements, expected 1: as large as the output"},
+      {reduce_scatter_v,
+       {2},
+       {1, 2},
+       "reduce_scatter_v: 2 tensors as inputs, expected 3: give one for each rank"},
       {all_to_all, {6}, {6}, ""},
       {all_to_all,
        {4},
@@ -93,6 +97,8 @@ TEST(CollectiveCalls, OnlyTheRootPassesATensorForEachRank) {
   EXPECT_EQ(gather({}, 3), "gather: root 3 of a group of 3: give a rank from 0 to 2");
   EXPECT_EQ(refusal({.operation = Operation::scatter, .outputs = one, .inputs = uneven, .root = rank}),
             "scatter: an input of 1 elements, expected 2: as large as the output");
+  EXPECT_EQ(refusal({.operation = Operation::scatter, .outputs = one, .root = rank}),
+            "scatter: 0 tensors as inputs, expected 3: give one for each rank");
 }
 
 TEST(CollectiveCalls, TakeDenseTensorsOfOneDtype) {

@@ -51,13 +51,8 @@ class CheckpointProcesses : public ::testing::Test {
       members.emplace_back([&, rank](int pipe) {
         const Say say = [pipe](const std::string& text) { test::say(pipe, text); };
         try {
-          rpc::MemberOptions options{{.name = "worker" + std::to_string(rank), .handler_threads = 1}};
-          options.log = [](const rpc::LogRecord&) {};
-          options.listen = {"tcp://127.0.0.1:0"};
-          options.rendezvous = {.store = store->url,
-                                .rank = static_cast<std::size_t>(rank),
-                                .world_size = static_cast<std::size_t>(ranks)};
-          rpc::Job job(options, collectives::testing::company_layers());
+          rpc::Job job(collectives::testing::options_in_process(store->url, rank, ranks),
+                       collectives::testing::company_layers());
           job.join().get();
           collectives::GroupOptions in_group;
           in_group.shared_memory = false;
