@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -36,18 +37,26 @@ inline at::Tensor numbers(at::IntArrayRef sizes, std::uint64_t seed) {
 inline const Loss squares = loss_of(
     [](const at::Tensor& output, const at::Tensor& target) { return torch::mse_loss(output, target); });
 
-// A chain of blocks with a skip connection from the first to the last one. fails: a block that throws.
-inline LayerGraph blocks(int count, int fails = -1) {
+// Called in each forward of a block, with its index.
+using OnForward = std::function<void(int block)>;
+inline OnForward throws_in(int failing) {
+  return [failing](int block) {
+    if (block == failing) throw std::runtime_error("out of order");
+  };
+}
+
+// A chain of blocks with a skip connection from the first to the last one.
+inline LayerGraph blocks(int count, const OnForward& on_forward = nullptr) {
   LayerGraph model;
   for (int i = 0; i < count; ++i) {
-    const auto build = [i, fails] {
+    const auto build = [i, on_forward] {
       torch::nn::Sequential block(torch::nn::Linear(6, 6), torch::nn::BatchNorm1d(6));
       block->to(at::kDouble);
       const at::NoGradGuard no_grad;
       for (at::Tensor& parameter : block->parameters())
         parameter.copy_(numbers(parameter.sizes(), static_cast<std::uint64_t>(i)));
-      return BuiltLayer{block.ptr(), [block, i, fails](const Values& x) mutable {
-                          if (i == fails) throw std::runtime_error("out of order");
+      return BuiltLayer{block.ptr(), [block, i, on_forward](const Values& x) mutable {
+                          if (on_forward) on_forward(i);
                           const at::Tensor sum = x.size() == 2 ? x[0] + x[1] : x[0];
                           return Values{torch::tanh(block->forward(sum))};
                         }};
@@ -68,6 +77,43 @@ inline void add_ties(const StageGraph& graph) {
   }
 }
 
+// The first and the last block have equal weights.
+inline LayerGraph tied_blocks(int count) {
+  LayerGraph model = blocks(count);
+  if (count > 1) model.tie({"block0.0.weight", "block" + std::to_string(count - 1) + ".0.weight"});
+  return model;
+}
+
+// A step of the whole model in one process, micro-batch by micro-batch. Returns the loss.
+inline double step_in_parts(const StageGraph& whole, torch::optim::Optimizer& optimizer, const at::Tensor& x,
+                            const at::Tensor& y, std::int64_t microbatches) {
+  optimizer.zero_grad();
+  double loss = 0;
+  const auto parts = std::min(microbatches, x.size(0));
+  const auto xs = at::tensor_split(x, parts), ys = at::tensor_split(y, parts);
+  for (std::size_t i = 0; i < xs.size(); ++i) {
+    const double share = static_cast<double>(xs[i].size(0)) / static_cast<double>(x.size(0));
+    const at::Tensor part = squares(whole[0].forward({xs[i]}), {ys[i]}) * share;
+    part.backward();
+    loss += part.item<double>();
+  }
+  add_ties(whole);
+  optimizer.step();
+  return loss;
+}
+
+inline std::vector<int> one_block_each(int count) {
+  std::vector<int> cuts;
+  for (int i = 1; i < count; ++i) cuts.push_back(i);
+  return cuts;
+}
+
+// The stages of a rank, of a block each.
+inline StageGraph stages_on(int rank, const LayerGraph& model, const schedule::Schedule& schedule,
+                            std::optional<std::uint64_t> seed = {}) {
+  return cut(model, {.cuts = one_block_each(model.size()), .built = stages_of(schedule, rank), .seed = seed});
+}
+
 using Named = std::map<std::string, at::Tensor>;
 inline Named named_parameters_of(const StageGraph& whole) {
   Named parameters;
@@ -81,12 +127,6 @@ inline void expect_parameters(const StageGraph& graph, const Named& expected) {
     for (const auto& each : graph[stage].module->named_parameters())
       EXPECT_TRUE(at::allclose(each.value(), expected.at(each.key()), 1e-10, 1e-10)) << each.key();
   }
-}
-
-inline std::vector<int> one_block_each(int count) {
-  std::vector<int> cuts;
-  for (int i = 1; i < count; ++i) cuts.push_back(i);
-  return cuts;
 }
 
 // The names of the schedules with a flush, and of their tests.

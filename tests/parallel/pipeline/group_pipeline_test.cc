@@ -18,13 +18,6 @@ namespace {
 
 using namespace testing;
 
-// The first and the last block have equal weights.
-LayerGraph tied_blocks(int count) {
-  LayerGraph model = blocks(count);
-  if (count > 1) model.tie({"block0.0.weight", "block" + std::to_string(count - 1) + ".0.weight"});
-  return model;
-}
-
 class GroupSchedules : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Flush, GroupSchedules, ::testing::ValuesIn(testing::schedules_with_a_flush()),
                          testing::name_of_test);
@@ -45,27 +38,14 @@ TEST_P(GroupSchedules, TrainLikeTheWholeModel) {
     if (rows < 6) one.train(false);  // a batch norm refuses one row
     for (int step = 0; step < 2; ++step) {
       const at::Tensor x = numbers({rows, 6}, 10 + step), y = numbers({rows, 6}, 20 + step);
-      own.zero_grad();
-      losses.push_back(0);
-      const auto parts = std::min<std::int64_t>(microbatches, rows);
-      const auto xs = at::tensor_split(x, parts), ys = at::tensor_split(y, parts);
-      for (std::size_t i = 0; i < xs.size(); ++i) {
-        const at::Tensor part =
-            squares({one[0].forward({xs[i]})[0]}, {ys[i]}) * (static_cast<double>(xs[i].size(0)) / rows);
-        part.backward();
-        losses.back() += part.item<double>();
-      }
-      testing::add_ties(one);
-      own.step();
+      losses.push_back(step_in_parts(one, own, x, y, microbatches));
     }
     one.train(false);
     const at::Tensor outputs = one[0].forward({numbers({rows, 6}, 30)})[0];
     const Named expected = named_parameters_of(one);
 
     on_ranks(ranks, backend, [&](const Group& group) {
-      const StageGraph graph =
-          cut(tied_blocks(count),
-              {.cuts = one_block_each(count), .built = stages_of(computations, group.rank()), .seed = 1});
+      const StageGraph graph = stages_on(group.rank(), tied_blocks(count), computations, 1);
       GroupPipeline pipeline(group, graph, computations, {.loss = squares});
       torch::optim::SGD optimizer(graph.parameters(), 0.1);
       if (rows < 6) graph.train(false);
@@ -97,18 +77,17 @@ TEST(GroupPipeline, RunsAScheduleByHand) {
   const StageGraph one = cut(blocks(4), {});
   one.train(false);
   squares({one[0].forward({x})[0]}, {y}).backward();
-  std::map<std::string, at::Tensor> expected;
-  for (const auto& each : one[0].module->named_parameters()) expected[each.key()] = each.value().grad();
+  const Named expected = named_parameters_of(one);
   on_ranks(2, [&](const Group& group) {
-    const StageGraph graph =
-        cut(blocks(4), {.cuts = one_block_each(4), .built = stages_of(computations, group.rank())});
+    const StageGraph graph = stages_on(group.rank(), blocks(4), computations);
     graph.train(false);
     GroupPipeline pipeline(group, graph, computations, {.loss = squares});
     pipeline.step({x}, {y});
     for (int stage = 0; stage < 4; ++stage) {
       if (!graph.is_here(stage)) continue;
       for (const auto& each : graph[stage].module->named_parameters())
-        EXPECT_TRUE(at::allclose(each.value().grad(), expected.at(each.key()), 1e-10, 1e-10)) << each.key();
+        EXPECT_TRUE(at::allclose(each.value().grad(), expected.at(each.key()).grad(), 1e-10, 1e-10))
+            << each.key();
     }
   });
 }
@@ -116,8 +95,7 @@ TEST(GroupPipeline, RunsAScheduleByHand) {
 TEST(GroupPipeline, AStageThatThrowsFailsTheStepOnAllRanks) {
   const auto computations = schedule::one_forward_one_backward({.ranks = 3, .microbatches = 4});
   const auto errors = errors_on_ranks(3, [&](const Group& group) {
-    const StageGraph graph =
-        cut(blocks(3, 1), {.cuts = {1, 2}, .built = stages_of(computations, group.rank())});
+    const StageGraph graph = stages_on(group.rank(), blocks(3, throws_in(1)), computations);
     GroupPipeline pipeline(group, graph, computations, {.loss = squares});
     pipeline.step({numbers({8, 6}, 1)}, {numbers({8, 6}, 2)});
   });
@@ -154,7 +132,7 @@ TEST(GroupPipeline, RecomputesTensorParallelStagesWithDropout) {
         };
         model.add({"block" + std::to_string(stage), build, {stage == 0 ? step_input(0) : Source{0}}});
       }
-      const StageGraph graph = cut(model, {.cuts = {1}, .built = stages_of(computations, row.rank())});
+      const StageGraph graph = stages_on(row.rank(), model, computations);
       GroupPipeline pipeline(row, graph, computations, {.loss = squares});
       auto& own = all[static_cast<std::size_t>(world.rank())];
       for (int step = 0; step < 2; ++step)
@@ -210,9 +188,7 @@ TEST(GroupPipeline, ContinuesWithFewerAndMorePipelines) {
       } trainer;
       const auto build = [&](const Group& group, std::uint64_t seed) {
         trainer.parts.reset(), trainer.optimizer.reset(), trainer.pipeline.reset();
-        trainer.graph =
-            cut(blocks(2),
-                {.cuts = one_block_each(2), .built = stages_of(computations, group.rank()), .seed = seed});
+        trainer.graph = stages_on(group.rank(), blocks(2), computations, seed);
         trainer.graph.train(false);
         trainer.pipeline.emplace(group, trainer.graph, computations, options);
         if (sharded) {
@@ -422,8 +398,7 @@ TEST(GroupPipeline, ARefusalOfOneRankReachesAllRanksAtOnce) {
   on_ranks(4, Backend::memory, [&](const Group& world) {
     const Group row = world.split(world.rank() / 2).get().value(),
                 column = world.split(world.rank() % 2).get().value();
-    const StageGraph graph =
-        cut(blocks(2), {.cuts = {1}, .built = stages_of(computations, row.rank()), .seed = 1});
+    const StageGraph graph = stages_on(row.rank(), blocks(2), computations, 1);
     GroupPipelineOptions options{.loss = squares, .data_parallel = column};
     GroupPipelineOptions other = options;
     if (world.rank() == 2) other.loss = nullptr;
@@ -453,8 +428,7 @@ TEST(GroupPipeline, AStageThatCannotBePreparedFailsAllRanks) {
 TEST(GroupPipeline, RefusesGroupsThatDoNotFit) {
   const auto computations = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 2});
   on_ranks(2, [&](const Group& group) {
-    const StageGraph graph =
-        cut(blocks(2), {.cuts = one_block_each(2), .built = stages_of(computations, group.rank())});
+    const StageGraph graph = stages_on(group.rank(), blocks(2), computations);
     GroupPipeline pipeline(group, graph, computations, {.loss = squares});
     const Group alone = group.split(group.rank()).get().value(),
                 turned = group.split(0, -group.rank()).get().value();
@@ -481,7 +455,7 @@ TEST(GroupPipeline, RanksHaveTheSameCuts) {
 TEST(GroupPipeline, ARankWithADifferentNumberOfRowsFailsTheStep) {
   const auto computations = schedule::fill_drain({.ranks = 2, .microbatches = 2});
   const auto errors = errors_on_ranks(2, [&](const Group& group) {
-    const StageGraph graph = cut(blocks(2), {.cuts = {1}, .built = stages_of(computations, group.rank())});
+    const StageGraph graph = stages_on(group.rank(), blocks(2), computations);
     GroupPipeline pipeline(group, graph, computations, {.loss = squares});
     pipeline.step({numbers({8, 6}, 1)}, {numbers({7, 6}, 2)});
   });

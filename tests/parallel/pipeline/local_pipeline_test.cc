@@ -111,31 +111,21 @@ TEST_P(Schedules, GiveTheGradientsOfTheWholeModel) {
     const Model whole(computations.stages()), split(computations.stages());
     LocalPipeline pipeline{split.graph(), computations, {.loss = loss_of(squares)}};
     torch::optim::SGD whole_steps(split.graph().parameters(), 0.1);
-    StageGraph whole_graph = whole.graph();
-    torch::optim::SGD own(whole_graph.parameters(), 0.1);
+    torch::optim::SGD own(whole.graph().parameters(), 0.1);
+    StageGraph one;
+    one.add({std::make_shared<torch::nn::Module>(),
+             [&](const Values& x) { return Values{whole.forward(x[0])}; },
+             {step_input(0)}});
     for (int step = 0; step < 2; ++step) {
       const at::Tensor x = numbers({rows, 6}, 10 + step), y = numbers({rows, 6}, 20 + step);
-      own.zero_grad();
       whole_steps.zero_grad();
-      double loss = 0;
-      const auto parts = std::min<std::int64_t>(microbatches, rows);
-      const auto xs = at::tensor_split(x, parts), ys = at::tensor_split(y, parts);
-      bool single = false;  // a batch norm refuses one row
-      for (const auto& part : xs) single |= part.size(0) < 2;
-      if (single) {
+      if (rows < 2 * microbatches)  // a batch norm refuses one row
         for (const Model* model : {&whole, &split})
           for (const auto& part : model->parts) part->norm->eval();
-      }
-      for (std::size_t i = 0; i < xs.size(); ++i) {
-        const at::Tensor part =
-            squares(whole.forward(xs[i]), ys[i]) * (static_cast<double>(xs[i].size(0)) / rows);
-        part.backward();
-        loss += part.item<double>();
-      }
+      const double loss = testing::step_in_parts(one, own, x, y, microbatches);
       const LocalStep result = pipeline.step({x}, {y});
       EXPECT_NEAR(result.loss.item<double>(), loss, 1e-10);
       expect_close(split.values(true), whole.values(true));
-      own.step();
       whole_steps.step();
     }
     expect_close(split.values(false), whole.values(false));
@@ -445,7 +435,7 @@ TEST_F(Faults, InvalidArgumentsAreRefused) {
   });
   refused(ErrorKind::unsupported, "the action 0UNSHARD: expected no sharded stages",
           [&] { LocalPipeline(model.graph(), schedule::add_unsharding(two), options); });
-  refused(ErrorKind::invalid_argument, "1 devices",
+  refused(ErrorKind::invalid_argument, "1 devices, expected one for each of 2 ranks",
           [&] { LocalPipeline(model.graph(), two, {.loss = loss_of(squares), .devices = {at::kCPU}}); });
   LocalPipeline pipeline(model.graph(), two, options);
   refused(ErrorKind::invalid_argument, "input 0 has no rows",

@@ -12,7 +12,6 @@
 #include <atomic>
 #include <mutex>
 #include <set>
-#include <thread>
 
 #include "tests/parallel/collectives/nccl/fake_devices.h"
 #include "tests/support/errors.h"
@@ -192,26 +191,9 @@ class GroupPipelineOnDevices : public PipelineDevices {
   // Runs it on all ranks at once, while the devices work.
   template <class F>
   void on_all_ranks(int count, bool has_nccl, const F& body) {
-    collectives::testing::FakeDevices devices(count);
-    std::atomic<int> running = count;
     made = 0;
-    collectives::testing::Company company(count, collectives::testing::Backend::messages,
-                                          std::make_unique<test::InProcessJobStore>(),
-                                          [&](int) { return devices.devices(!has_nccl); });
-    const auto groups = company.groups();
-    std::vector<std::thread> ranks;
-    for (const auto& group : groups)
-      ranks.emplace_back([&] {
-        body(group, FakeAccelerator::device(group.rank()));
-        --running;
-      });
-    while (running > 0) {
-      for (int rank = 0; rank < count; ++rank)
-        for (c10::StreamId id = made < making ? 0 : 1; id <= FakeAccelerator::pooled; ++id)
-          accelerator.advance(c10::Stream(c10::Stream::UNSAFE, FakeAccelerator::device(rank), id));
-      std::this_thread::yield();
-    }
-    for (auto& rank : ranks) rank.join();
+    collectives::testing::FakeDevices devices(count);
+    devices.run_on_devices(made, making, body, has_nccl);
     messages = devices.nccl.sent();
   }
   std::size_t messages = 0;
@@ -231,8 +213,7 @@ TEST_F(GroupPipelineOnDevices, ValuesAreSentByNccl) {
             {.loss = loss_of(squares), .device = device, .values_through_host = through_host});
         const auto own = static_cast<std::size_t>(group.rank());
         for (int step = 1; step <= 2; ++step) {
-          const auto error = test::error_of([&] { return pipeline.step({x}, {y}); });
-          ASSERT_FALSE(error) << error->what();
+          pipeline.step({x}, {y});
           EXPECT_TRUE(
               at::allclose(model.weights[own]->weight.grad().cpu(), step * expected[own], 1e-10, 1e-10));
         }
@@ -262,9 +243,7 @@ TEST_F(GroupPipelineOnDevices, AnEdgeCarriesTensorsOfEachDeviceAndNone) {
                {Source{0, 0}, Source{0, 1}, Source{0, 2}}});
     GroupPipeline pipeline(group, graph, schedule::fill_drain({.ranks = 2, .microbatches = 2}),
                            {.loss = loss_of(squares), .device = device});
-    Values outputs;
-    const auto error = test::error_of([&] { outputs = pipeline.evaluate({x}); });
-    ASSERT_FALSE(error) << error->what();
+    const Values outputs = pipeline.evaluate({x});
     if (group.rank() == 0) return;
     EXPECT_TRUE(outputs.at(0).cpu().eq(8).all().item<bool>());
     EXPECT_TRUE(outputs.at(1).cpu().eq(5).all().item<bool>());
@@ -278,30 +257,27 @@ TEST_F(GroupPipelineOnDevices, ShardedStagesAreGatheredAndReducedByNccl) {
   making = 2;
   for (const bool in_host_memory : {false, true})
     on_all_ranks(2, true, [&](const collectives::Group& group, c10::Device device) {
-      const auto error = test::error_of([&] {
-        Model model;
-        GroupPipeline pipeline(group.split(group.rank(), 0).get().value(), model.graph(), schedule,
-                               {.loss = loss_of(squares),
-                                .data_parallel = group,
-                                .sharded = sharded::ShardOptions{.in_host_memory = in_host_memory},
-                                .device = device});
-        ++made;
-        for (int step = 1; step <= 2; ++step) {
-          pipeline.step({x}, {y});
-          std::int64_t elements = 0;
-          for (const sharded::ParameterSlice& slice : pipeline.sharded().slices()) {
-            const auto stage = static_cast<std::size_t>(slice.parameter.back() - '0');
-            const at::Tensor gradient = slice.leaf.tensor.grad();
-            EXPECT_EQ(gradient.is_cpu(), in_host_memory);
-            EXPECT_TRUE(at::allclose(gradient.cpu(),
-                                     step * expected[stage].reshape({-1}).slice(0, slice.begin, slice.end),
-                                     1e-10, 1e-10));
-            elements += gradient.numel();
-          }
-          EXPECT_GE(elements, 3 * 6 * 6 / 2 - 3 * 16);  // about half, in parts that are aligned
+      Model model;
+      GroupPipeline pipeline(group.split(group.rank(), 0).get().value(), model.graph(), schedule,
+                             {.loss = loss_of(squares),
+                              .data_parallel = group,
+                              .sharded = sharded::ShardOptions{.in_host_memory = in_host_memory},
+                              .device = device});
+      ++made;
+      for (int step = 1; step <= 2; ++step) {
+        pipeline.step({x}, {y});
+        std::int64_t elements = 0;
+        for (const sharded::ParameterSlice& slice : pipeline.sharded().slices()) {
+          const auto stage = static_cast<std::size_t>(slice.parameter.back() - '0');
+          const at::Tensor gradient = slice.leaf.tensor.grad();
+          EXPECT_EQ(gradient.is_cpu(), in_host_memory);
+          EXPECT_TRUE(at::allclose(gradient.cpu(),
+                                   step * expected[stage].reshape({-1}).slice(0, slice.begin, slice.end),
+                                   1e-10, 1e-10));
+          elements += gradient.numel();
         }
-      });
-      EXPECT_FALSE(error) << error->what();
+        EXPECT_GE(elements, 3 * 6 * 6 / 2 - 3 * 16);  // about half, in parts that are aligned
+      }
     });
 }
 
@@ -330,10 +306,7 @@ TEST_F(GroupPipelineOnDevices, AStageThatThrowsFailsTheStepOnAllRanks) {
     GroupPipeline pipeline(group, throwing,
                            schedule::one_forward_one_backward({.ranks = 3, .microbatches = 4}),
                            {.loss = loss_of(squares), .device = device});
-    const auto error = test::error_of([&] { return pipeline.step({x}, {y}); });
-    ASSERT_TRUE(error);
-    EXPECT_NE(std::string(error->what()).find("no luck"), std::string::npos)
-        << "rank " << group.rank() << ": " << error->what();
+    test::expect_error([&] { return pipeline.step({x}, {y}); }, "no luck");
   });
 }
 

@@ -155,7 +155,6 @@ TEST(Profiler, ItsTimesBalanceTheStages) {
   EXPECT_EQ(cuts_of(measured, partition::balance_by_time(measured, 2)), std::vector<int>{1});
 }
 
-// The backward uses the results of all three functions in the layer.
 // The page's four lines, with the heaviest layer in front.
 TEST(Profiler, AHeavyFirstLayerIsAStage) {
   torch::nn::Sequential model(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));
@@ -166,6 +165,7 @@ TEST(Profiler, AHeavyFirstLayerIsAStage) {
   EXPECT_EQ(split(model, cuts).size(), 3);
 }
 
+// The backward uses the results of all three functions in the layer.
 TEST(Profiler, CountsTensorsThatAForwardSaves) {
   torch::nn::Sequential model(
       torch::nn::Linear(10, 10),
@@ -187,15 +187,6 @@ TEST(Profiler, ALayerWithoutGradientsHasNoBackward) {
   graph.add(
       {std::make_shared<Sum>(), [](const Values& x) { return Values{x[0].argmax()}; }, {step_input(0)}});
   EXPECT_EQ(profile(graph, {torch::randn({2})}).layers[1].activation_bytes, 8);
-}
-
-TEST(Profiler, ItsPartitionCutsTheSequential) {
-  torch::nn::Sequential model = three_layers();
-  const partition::Profile measured = profile(model, torch::randn({3, 4}));
-  const std::vector<std::string> names{"1", "2"};
-  const partition::Partition found = partition::cut_by_name(measured, names);
-  EXPECT_EQ(cuts_of(measured, found), (std::vector<int>{1, 2}));
-  EXPECT_EQ(split(model, cuts_of(measured, found)).size(), 3);
 }
 
 TEST(Profiler, RefusesUnmeasurableModels) {

@@ -7,28 +7,18 @@
 #include <weft/parallel/training/unscale.h>
 
 #include <atomic>
-#include <limits>
 #include <sstream>
 
 #include "tests/parallel/pipeline/blocks.h"
+#include "tests/parallel/sharded/training_programs.h"
 
 namespace weft::pipeline::training_matrix_test {
 namespace {
 
 using namespace testing;
 using namespace std::chrono_literals;
-
-enum class Program : std::uint8_t {
-  load,
-  unfreeze,
-  accumulate,
-  overflow,
-  kept_gradient,
-  dropout,
-  recomputation,
-  drawing_thread,
-  drawing_thread_refused
-};
+using sharded::testing::Program;
+using sharded::testing::unscale_alone;
 
 constexpr int count = 4, microbatches = 2;
 constexpr std::int64_t rows = 8;
@@ -80,84 +70,47 @@ LayerGraph layers(const Habits& habits) {
 at::Tensor input(int number) { return numbers({rows, 6}, static_cast<std::uint64_t>(100 + number)); }
 at::Tensor target(int number) { return numbers({rows, 6}, static_cast<std::uint64_t>(200 + number)); }
 
-// What a program has: all stages in one process, or the stages of this rank.
-struct Trainer {
-  std::function<void(const at::Tensor& input, const at::Tensor& target)> backward;
-  std::function<bool(std::vector<at::Tensor> gradients, double factor)> unscale;
-  std::vector<std::shared_ptr<Layer>> own;
-  std::vector<at::Tensor> parameters() const {
-    std::vector<at::Tensor> all;
-    for (const auto& layer : own)
-      for (const at::Tensor& parameter : layer->parameters()) all.push_back(parameter);
-    return all;
-  }
-};
+using Layers = std::vector<std::shared_ptr<Layer>>;
 
-void freeze(const Trainer& trainer, bool on) {
-  for (const auto& layer : trainer.own)
+void set_frozen(const Layers& layers, bool on) {
+  for (const auto& layer : layers)
     if (layer->index == 0 || layer->index == 2)
       for (at::Tensor& parameter : layer->parameters()) parameter.set_requires_grad(!on);
 }
 
-void run(Program program, const Trainer& trainer) {
-  torch::optim::SGD optimizer(trainer.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  const auto train = [&](int number) {
-    optimizer.zero_grad();
-    trainer.backward(input(number), target(number));
-    optimizer.step();
-  };
-  switch (program) {
-    case Program::load:
-      train(0);
-      for (const auto& layer : trainer.own) {  // replaces the memory of the parameters
-        std::stringstream stream;
-        torch::save(std::make_shared<Layer>(layer->index + 50, Habits{}), stream);
-        auto into = layer;
-        torch::load(into, stream);
-      }
-      break;
-    case Program::unfreeze:
-      for (int number = 0; number < 2; ++number) train(number);
-      freeze(trainer, false);
-      break;
-    case Program::accumulate:
-      for (int number = 0; number < 2; ++number) {
-        optimizer.zero_grad();
-        trainer.backward(input(10 + number), target(10 + number));
-        trainer.backward(input(20 + number), target(20 + number));
-        optimizer.step();
-      }
-      break;
-    case Program::overflow:
-      for (int number = 0; number < 3; ++number) {
-        optimizer.zero_grad();
-        at::Tensor wanted = target(number);
-        if (number == 1) wanted[0][1] = std::numeric_limits<double>::infinity();
-        trainer.backward(input(number), wanted);
-        std::vector<at::Tensor> gradients;
-        for (const at::Tensor& parameter : trainer.parameters()) gradients.push_back(parameter.grad());
-        const bool finite = trainer.unscale(gradients, 4);
-        EXPECT_EQ(finite, number != 1);
-        if (finite) optimizer.step();
-      }
-      break;
-    case Program::kept_gradient: {
-      train(0);
-      std::vector<at::Tensor> kept, copies;
-      for (const at::Tensor& parameter : trainer.parameters()) kept.push_back(parameter.grad());
-      for (const at::Tensor& gradient : kept) copies.push_back(gradient.clone());
-      train(1);
-      for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(at::equal(kept[i], copies[i])) << i;
-      break;
+// The layers of all stages in one process, or of the stage of this rank.
+class Trainer final : public sharded::testing::Trainer {
+ public:
+  using Backward = std::function<void(const at::Tensor& input, const at::Tensor& target, double scale)>;
+  using Unscale = std::function<bool(const std::vector<at::Tensor>& gradients, double factor)>;
+  Trainer(const Layers& layers, Backward backward, Unscale unscale)
+      : layers_(layers), backward_(std::move(backward)), unscale_(std::move(unscale)) {}
+  void backward(int number, double scale, bool) override { backward_(input(number), target(number), scale); }
+  void step() override { optimizer_.step(); }
+  void zero_grad() override { optimizer_.zero_grad(); }
+  bool unscale(double factor) override { return unscale_(gradients(), factor); }
+  void load() override {
+    for (const auto& layer : layers_) {  // replaces the memory of the parameters
+      std::stringstream stream;
+      torch::save(std::make_shared<Layer>(layer->index + 50, Habits{}), stream);
+      auto into = layer;
+      torch::load(into, stream);
     }
-    case Program::dropout:
-    case Program::recomputation:
-    case Program::drawing_thread:
-    case Program::drawing_thread_refused:
-      break;
   }
-  train(2);
-}
+  void freeze(bool on) override { set_frozen(layers_, on); }
+  std::vector<at::Tensor> leaves() override {
+    std::vector<at::Tensor> all;
+    for (const auto& layer : layers_)
+      for (const at::Tensor& parameter : layer->parameters()) all.push_back(parameter);
+    return all;
+  }
+
+ private:
+  const Layers layers_;
+  const Backward backward_;
+  const Unscale unscale_;
+  torch::optim::SGD optimizer_{leaves(), torch::optim::SGDOptions(0.1).momentum(0.9)};
+};
 
 class TrainingMatrix : public ::testing::TestWithParam<Program> {};
 
@@ -172,40 +125,44 @@ TEST_P(TrainingMatrix, ParametersAreThoseOfOneProcess) {
   if (program >= Program::recomputation)
     schedule = schedule::add_recomputation(schedule, schedule::Recompute::always);
 
-  Trainer one;
-  for (int i = 0; i < count; ++i) one.own.push_back(std::make_shared<Layer>(i, habits));
-  if (program == Program::unfreeze) freeze(one, true);
-  one.backward = [&](const at::Tensor& x, const at::Tensor& y) {
+  Layers one;
+  for (int i = 0; i < count; ++i) one.push_back(std::make_shared<Layer>(i, habits));
+  if (program == Program::unfreeze) set_frozen(one, true);
+  const auto backward = [&](const at::Tensor& x, const at::Tensor& y, double scale) {
     const auto xs = x.chunk(microbatches), ys = y.chunk(microbatches);
     for (std::size_t i = 0; i < xs.size(); ++i) {
       at::Tensor h = xs[i];
-      for (const auto& layer : one.own) h = layer->forward(h);
-      (squares({h}, {ys[i]}) / microbatches).backward();
+      for (const auto& layer : one) h = layer->forward(h);
+      (squares({h}, {ys[i]}) * scale / microbatches).backward();
     }
   };
-  one.unscale = [](std::vector<at::Tensor> gradients, double factor) {
-    bool finite = true;
-    for (at::Tensor& gradient : gradients)
-      finite = gradient.div_(factor).isfinite().all().item<bool>() && finite;
-    return finite;
-  };
-  run(program, one);
+  Trainer whole(one, backward, unscale_alone);
+  run(program, whole);
 
   const auto errors = errors_on_ranks(2, Backend::memory, [&](const Group& created) {
     const Group group = created.split(0).get().value();
     const StageGraph graph = cut(layers(habits), {.cuts = {2}, .built = stages_of(schedule, group.rank())});
-    Trainer trainer;
+    Layers own;
     for (const auto& child : graph[group.rank()].module->children())
-      trainer.own.push_back(std::dynamic_pointer_cast<Layer>(child));
-    if (program == Program::unfreeze) freeze(trainer, true);
-    GroupPipeline pipeline(created, graph, schedule, {.loss = squares, .timeout = 20s});
-    trainer.backward = [&](const at::Tensor& x, const at::Tensor& y) { pipeline.step({x}, {y}); };
-    trainer.unscale = [&](std::vector<at::Tensor> gradients, double factor) {
-      return training::unscale_gradients(group, std::move(gradients), factor);
+      own.push_back(std::dynamic_pointer_cast<Layer>(child));
+    if (program == Program::unfreeze) set_frozen(own, true);
+    double scale = 1;
+    const Loss loss = [&](const Values& outputs, const Values& targets) {
+      return squares(outputs, targets) * scale;
     };
+    GroupPipeline pipeline(created, graph, schedule, {.loss = loss, .timeout = 20s});
+    Trainer trainer(
+        own,
+        [&](const at::Tensor& x, const at::Tensor& y, double factor) {
+          scale = factor;
+          pipeline.step({x}, {y});
+        },
+        [&](const std::vector<at::Tensor>& gradients, double factor) {
+          return training::unscale_gradients(group, gradients, factor);
+        });
     run(program, trainer);
-    for (const auto& layer : trainer.own) {
-      const auto expected = one.own[static_cast<std::size_t>(layer->index)]->named_parameters();
+    for (const auto& layer : own) {
+      const auto expected = one[static_cast<std::size_t>(layer->index)]->named_parameters();
       for (const auto& each : layer->named_parameters())
         EXPECT_TRUE(at::allclose(each.value().detach(), expected[each.key()].detach(), 1e-10, 1e-10))
             << layer->index << each.key();
@@ -220,19 +177,12 @@ TEST_P(TrainingMatrix, ParametersAreThoseOfOneProcess) {
   }
 }
 
-std::string name_of(const ::testing::TestParamInfo<Program>& info) {
-  static const char* const names[] = {"Load",          "Unfreeze",      "Accumulate",
-                                      "Overflow",      "KeptGradient",  "Dropout",
-                                      "Recomputation", "DrawingThread", "DrawingThreadRefused"};
-  return names[static_cast<std::size_t>(info.param)];
-}
-
 INSTANTIATE_TEST_SUITE_P(All, TrainingMatrix,
                          ::testing::Values(Program::load, Program::unfreeze, Program::accumulate,
                                            Program::overflow, Program::kept_gradient, Program::dropout,
                                            Program::recomputation, Program::drawing_thread,
                                            Program::drawing_thread_refused),
-                         name_of);
+                         [](const auto& info) { return std::string(sharded::testing::name_of(info.param)); });
 
 }  // namespace
 }  // namespace weft::pipeline::training_matrix_test

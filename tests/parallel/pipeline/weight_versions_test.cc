@@ -153,7 +153,7 @@ TEST_P(Versions, OnRanksOfAGroupEqualOneProcessWithTheSameVersions) {
   const at::Tensor x = numbers({schedule.microbatches * 2 + 1, 6}, 1), y = numbers(x.sizes(), 2);
   const auto expected = simulated(schedule, batches_of(GetParam(), 3), x, y, 2);
   on_ranks(3, [&](const Group& group) {
-    const StageGraph graph = cut(blocks(3), {.cuts = {1, 2}, .built = stages_of(schedule, group.rank())});
+    const StageGraph graph = stages_on(group.rank(), blocks(3), schedule);
     GroupPipeline pipeline(group, graph, schedule, {.loss = squares, .optimizer = momentum});
     for (int step = 0; step < 2; ++step) pipeline.step({x + step}, {y});
     expect_close(graph[group.rank()].module->parameters(),
@@ -208,7 +208,8 @@ TEST(ReplicatedStages, AReplicaThatThrowsFailsTheStepOnAllRanks) {
   const auto schedule = schedule::pipedream({.ranks = 3, .microbatches = 6}, {.replicas = {2, 1}});
   const auto errors = errors_on_ranks(3, [&](const Group& group) {
     const auto own = stages_of(schedule, group.rank());
-    const StageGraph graph = cut(blocks(2, group.rank() == 1 ? 0 : -1), {.cuts = {1}, .built = own});
+    const StageGraph graph =
+        cut(blocks(2, throws_in(group.rank() == 1 ? 0 : -1)), {.cuts = {1}, .built = own});
     GroupPipeline pipeline(group, graph, schedule, {.loss = squares, .optimizer = momentum});
     pipeline.step({numbers({12, 6}, 1)}, {numbers({12, 6}, 2)});
   });

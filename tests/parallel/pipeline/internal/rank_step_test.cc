@@ -424,16 +424,6 @@ TEST(Steps, ARecomputationRefusesAStepsInputThatItsStageChangesInPlace) {
                ErrorKind::failed_precondition, "input 0 was changed in place");
 }
 
-TEST(Steps, MoreDevicesThanRanksAreRefused) {
-  const Stages model({{chain, {step_input(0)}}});
-  expect_error(
-      [&] {
-        LocalPipeline(model.graph(), schedule::fill_drain({.ranks = 1, .microbatches = 2}),
-                      {.loss = squares, .devices = {at::kCPU, at::kCPU}});
-      },
-      ErrorKind::invalid_argument, "2 devices, expected one for each of 1 ranks");
-}
-
 // --- The position of a forward ---
 
 TEST(Steps, AForwardKnowsItsStageAndMicroBatchAndWhetherItIsTheFirst) {

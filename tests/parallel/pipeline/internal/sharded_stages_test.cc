@@ -27,8 +27,7 @@ struct Mesh {
 };
 
 StageGraph graph_of(const LayerGraph& model, const schedule::Schedule& schedule, int rank) {
-  const StageGraph graph =
-      cut(model, {.cuts = one_block_each(model.size()), .built = stages_of(schedule, rank)});
+  const StageGraph graph = stages_on(rank, model, schedule);
   graph.train(false);  // batch norms of two pipelines have their own statistics
   return graph;
 }
@@ -328,7 +327,7 @@ TEST(ShardedStages, AFailedStageFailsTheStepOfAllPipelines) {
   const auto schedule = schedule::interleaved({.ranks = 2, .microbatches = 4, .chunks = 2});
   const auto errors = errors_on_ranks(4, [&](const Group& world) {
     const Mesh mesh(world, 2);
-    const LayerGraph model = blocks(4, mesh.which == 1 ? 2 : -1);
+    const LayerGraph model = blocks(4, throws_in(mesh.which == 1 ? 2 : -1));
     GroupPipeline pipeline(mesh.pipeline, graph_of(model, schedule, mesh.pipeline.rank()), schedule,
                            sharded_over(mesh.data));
     pipeline.step({numbers({4, 6}, 1)}, {numbers({4, 6}, 2)});

@@ -38,11 +38,7 @@ TEST(Ties, OnThreadsTrainLikeLayersThatShareAParameter) {
   torch::optim::SGD optimizer(graph.parameters(), 0.1);
   for (int step = 0; step < 2; ++step) {
     const at::Tensor x = numbers({8, 6}, 10 + step), y = numbers({8, 6}, 20 + step);
-    own.zero_grad();
-    for (const auto& rows : {at::indexing::Slice(0, 4), at::indexing::Slice(4, 8)})
-      (squares(one[0].forward({x.index({rows})}), {y.index({rows})}) / 2).backward();
-    testing::add_ties(one);
-    own.step();
+    testing::step_in_parts(one, own, x, y, 2);
     optimizer.zero_grad();
     pipeline.step({x}, {y});
     optimizer.step();

@@ -126,7 +126,7 @@ TEST_P(LostWorkers, AreReplacedAndTheStepsAreRepeated) {
   std::vector<double> expected;
   State expected_state;
   {
-    Agents agents(2, {.layers = [&] { return blocks(stages); }, .loss = loss_of(squares)});
+    Agents agents(2, {.layers = [&] { return blocks(stages); }, .loss = squares});
     Training training(agents, kind);
     expected = training.run(0, 6);
     expected_state = state_of(training.pipeline);
@@ -134,8 +134,7 @@ TEST_P(LostWorkers, AreReplacedAndTheStepsAreRepeated) {
   for (const int rank : {0, 1}) {
     SCOPED_TRACE("rank " + std::to_string(rank));
     Killer killer(rank, 2);
-    Agents agents(3,
-                  {.layers = [&] { return blocks(stages, killer.on_forward()); }, .loss = loss_of(squares)});
+    Agents agents(3, {.layers = [&] { return blocks(stages, killer.on_forward()); }, .loss = squares});
     Training training(agents, kind);
     std::vector<double> losses = training.run(0, 2);
     const PipelineCommit commit = got(training.pipeline.commit());
@@ -156,7 +155,7 @@ const Kind simple{"simple", schedule::one_forward_one_backward({.ranks = 2, .mic
 
 // The worker is lost after the backward: some stages, or none, have made the optimizer's step.
 TEST(PipelineCommit, SurvivesALossBeforeTheOptimizersStep) {
-  Agents agents(3, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
+  Agents agents(3, {.layers = [] { return blocks(2); }, .loss = squares});
   Training training(agents, simple);
   training.step(0);
   const PipelineCommit commit = got(training.pipeline.commit());
@@ -175,7 +174,7 @@ TEST(PipelineCommit, CanBeRestoredOnTheSameWorkers) {
   for (const bool by_stages : {false, true}) {
     Kind kind = simple;
     kind.by_stages = by_stages;
-    Agents agents(2, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
+    Agents agents(2, {.layers = [] { return blocks(2); }, .loss = squares});
     Training training(agents, kind);
     const PipelineCommit first = got(training.pipeline.commit());  // the optimizer has no state yet
     const State first_state = state_of(training.pipeline);
@@ -194,7 +193,7 @@ TEST(PipelineCommit, CanBeRestoredOnTheSameWorkers) {
 }
 
 TEST(PipelineCommit, ReleasesThePassesOfEarlierSteps) {
-  Agents agents(2, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
+  Agents agents(2, {.layers = [] { return blocks(2); }, .loss = squares});
   Training training(agents, simple);
   const PipelineCommit commit = got(training.pipeline.commit());
   const PipelineStep before = got(training.forward_and_backward(0));
@@ -210,7 +209,7 @@ TEST(PipelineCommit, IncludesTheRandomGeneratorsOfTheWorkers) {
     layers.add("dropout", [] { return torch::nn::Dropout(0.5); });
     return layers;
   };
-  Agents agents(1, {.layers = model, .loss = loss_of(squares)});
+  Agents agents(1, {.layers = model, .loss = squares});
   Pipeline pipeline =
       got(Pipeline::create(agents.driver(), agents.workers(),
                            {.cuts = {}, .schedule = schedule::fill_drain({.ranks = 1, .microbatches = 2})}));
@@ -224,7 +223,7 @@ TEST(PipelineCommit, IncludesTheRandomGeneratorsOfTheWorkers) {
 
 // A worker that is taken for lost, and is not.
 TEST(PipelineCommit, AReplacedWorkerTakesNoPartInLaterSteps) {
-  Agents agents(3, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
+  Agents agents(3, {.layers = [] { return blocks(2); }, .loss = squares});
   Training training(agents, simple);
   const PipelineCommit commit = got(training.pipeline.commit());
   EXPECT_EQ(got(training.pipeline.lost()), std::vector<int>{});
@@ -235,7 +234,7 @@ TEST(PipelineCommit, AReplacedWorkerTakesNoPartInLaterSteps) {
 }
 
 TEST(PipelineCommit, RefusesInvalidArguments) {
-  Agents agents(3, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
+  Agents agents(3, {.layers = [] { return blocks(2); }, .loss = squares});
   Training training(agents, simple);
   const PipelineCommit commit = got(training.pipeline.commit());
   const auto refused = [&](PipelineCommit given, std::map<int, rpc::Peer> replaced) {

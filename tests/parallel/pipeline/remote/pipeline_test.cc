@@ -16,13 +16,7 @@ namespace weft::pipeline::remote_pipeline_test {
 namespace {
 
 using namespace remote_support;
-
-// The first and the last block have equal weights.
-LayerGraph tied_blocks(int count) {
-  LayerGraph model = blocks(count);
-  if (count > 1) model.tie({"block0.linear.weight", "block" + std::to_string(count - 1) + ".linear.weight"});
-  return model;
-}
+using testing::tied_blocks;
 
 // Every schedule with a flush, against the layers as one stage, micro-batch by micro-batch.
 class RemoteSchedules : public ::testing::TestWithParam<std::string> {};
@@ -38,7 +32,7 @@ TEST_P(RemoteSchedules, TrainLikeTheWholeModel) {
     const auto computations = schedule::add_recomputation(
         schedule::generate(GetParam(), {.ranks = ranks, .microbatches = microbatches}), recompute);
     const int count = computations.stages();
-    Agents agents(ranks, {.layers = [count] { return tied_blocks(count); }, .loss = loss_of(squares)});
+    Agents agents(ranks, {.layers = [count] { return tied_blocks(count); }, .loss = squares});
     Pipeline pipeline =
         got(Pipeline::create(agents.driver(), agents.workers(),
                              {.cuts = one_block_each(count), .schedule = computations, .seed = 1}));
@@ -52,20 +46,10 @@ TEST_P(RemoteSchedules, TrainLikeTheWholeModel) {
     torch::optim::SGD own(one.parameters(), 0.1);
     for (int step = 0; step < 2; ++step) {
       const at::Tensor x = numbers({rows, 6}, 10 + step), y = numbers({rows, 6}, 20 + step);
-      own.zero_grad();
-      double loss = 0;
-      const auto xs = at::tensor_split(x, microbatches), ys = at::tensor_split(y, microbatches);
-      for (std::size_t i = 0; i < xs.size(); ++i) {
-        const at::Tensor part =
-            squares(one[0].forward({xs[i]})[0], ys[i]) * (static_cast<double>(xs[i].size(0)) / rows);
-        part.backward();
-        loss += part.item<double>();
-      }
-      testing::add_ties(one);
-      own.step();
+      const double loss = testing::step_in_parts(one, own, x, y, microbatches);
       const PipelineStep result = got(pipeline.step(x, y));
       EXPECT_NEAR(result.loss.item<double>(), loss, 1e-10);
-      EXPECT_EQ(result.losses.size(), xs.size());
+      EXPECT_EQ(result.losses.size(), static_cast<std::size_t>(microbatches));
       ASSERT_EQ(result.timeline.ranks.size(), static_cast<std::size_t>(ranks));
       for (const auto& spans : result.timeline.ranks) EXPECT_FALSE(spans.empty());
       got(optimizer.step(result.pass));
@@ -87,8 +71,8 @@ TEST(RemoteOptimizers, RunPipedreamAndContinueFromTheirState) {
         schedule::pipedream_2bw({.ranks = 3, .microbatches = 2}, 3),
         schedule::interleaved({.ranks = 3, .microbatches = 4, .chunks = 1})}) {
     const StageGraph graph = cut(blocks(3), {.cuts = {1, 2}});
-    LocalPipeline local(graph, schedule, {.loss = loss_of(squares), .optimizer = momentum});
-    Agents agents(3, {.layers = [] { return blocks(3); }, .loss = loss_of(squares)});
+    LocalPipeline local(graph, schedule, {.loss = squares, .optimizer = momentum});
+    Agents agents(3, {.layers = [] { return blocks(3); }, .loss = squares});
     const PipelineOptions options{.cuts = {1, 2}, .schedule = schedule, .optimizer = momentum};
     Pipeline pipeline = got(Pipeline::create(agents.driver(), agents.workers(), options));
     const at::Tensor x = numbers({13, 6}, 1), y = numbers({13, 6}, 2);
@@ -108,7 +92,7 @@ TEST(RemoteOptimizers, RunPipedreamAndContinueFromTheirState) {
     got(pipeline.set_learning_rate(0));
     const auto before = state_of(pipeline);
     got(pipeline.step(x, y));
-    EXPECT_TRUE(at::equal(state_of(pipeline).at("block0.linear.weight"), before.at("block0.linear.weight")));
+    EXPECT_TRUE(at::equal(state_of(pipeline).at("block0.0.weight"), before.at("block0.0.weight")));
     got(pipeline.load_optimizer_state(state));  // with the rate
     for (int stage = 0; stage < 3; ++stage) local.optimizer(stage).set_learning_rate(0, std::nullopt);
     local.step({x}, {y});  // to update the statistics of the batch norms
@@ -121,7 +105,7 @@ TEST(RemoteOptimizers, RunPipedreamAndContinueFromTheirState) {
 }
 
 TEST(RemotePipeline, AWorkerRefusesPlansThatDoNotFit) {
-  Agents agents(1, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
+  Agents agents(1, {.layers = [] { return blocks(2); }, .loss = squares});
   const auto expect_refused = [&](const WorkerPlan& plan, const std::string& text) {
     test::expect_error([&] { got(agents.workers()[0].call<&PipelineService::install>(plan)); }, text);
   };
@@ -141,7 +125,7 @@ struct Two {
   explicit Two(const std::function<LayerGraph()>& model,
                schedule::Schedule schedule = schedule::fill_drain({.ranks = 2, .microbatches = 4}),
                std::chrono::nanoseconds timeout = std::chrono::minutes{1})
-      : agents(2, {.layers = model, .loss = loss_of(squares)}),
+      : agents(2, {.layers = model, .loss = squares}),
         pipeline(got(Pipeline::create(agents.driver(), agents.workers(),
                                       {.cuts = {1}, .schedule = std::move(schedule), .timeout = timeout}))) {}
   rpc::Error error_of_step() {
@@ -236,18 +220,16 @@ TEST(RemotePipeline, AHungLastActionIsAnError) {
   std::latch released(1);
   std::atomic<int> calls = 0;
   const auto layers = [&] {
-    LayerGraph model = blocks(1);
-    model.add("last", [] { return std::make_shared<Block>(1, nullptr); });
-    Layer first = model[0];
+    const LayerGraph model = blocks(2);
+    const Layer first = model[0];
     LayerGraph hung;
     hung.add({first.name,
               [&, build = first.build] {
                 BuiltLayer built = build();
-                built.module->named_parameters()["linear.weight"].register_hook(
-                    [&](const at::Tensor& gradient) {
-                      if (++calls == 4) released.wait();
-                      return gradient;
-                    });
+                built.module->named_parameters()["0.weight"].register_hook([&](const at::Tensor& gradient) {
+                  if (++calls == 4) released.wait();
+                  return gradient;
+                });
                 return built;
               },
               first.inputs});
@@ -293,7 +275,7 @@ TEST(RemotePipeline, FewerRowsThanMicrobatchesUseOneRowEach) {
 }
 
 TEST(RemotePipeline, ItsDestructorReleasesTheStages) {
-  Agents agents(1, {.layers = [] { return blocks(1); }, .loss = loss_of(squares)});
+  Agents agents(1, {.layers = [] { return blocks(1); }, .loss = squares});
   const auto workers = [&] { return agents.workers()[0]; };
   {
     const Pipeline pipeline = got(Pipeline::create(
@@ -304,7 +286,7 @@ TEST(RemotePipeline, ItsDestructorReleasesTheStages) {
 }
 
 TEST(RemotePipeline, RefusesInvalidArguments) {
-  Agents agents(2, {.layers = [] { return blocks(2); }, .loss = loss_of(squares)});
+  Agents agents(2, {.layers = [] { return blocks(2); }, .loss = squares});
   const auto refused = [&](std::vector<rpc::Peer> workers, PipelineOptions options) {
     return test::message_of(
         [&] { got(Pipeline::create(agents.driver(), std::move(workers), std::move(options))); });
@@ -411,7 +393,7 @@ TEST(RemotePipeline, WorkersMustHaveTheModelOfTheDriver) {
                           model.add(++built == 1 ? "a" : "b", [] { return torch::nn::Linear(6, 6); });
                           return model;
                         },
-                    .loss = loss_of(squares)});
+                    .loss = squares});
   test::expect_error(
       [&] {
         got(Pipeline::create(agents.driver(), agents.workers(),
@@ -428,7 +410,7 @@ TEST(RemotePipeline, StagesOfAWorkerShareNoParameter) {
                           for (const char* name : {"a", "b"}) model.add(name, [&] { return shared; });
                           return model;
                         },
-                    .loss = loss_of(squares)});
+                    .loss = squares});
   test::expect_error(
       [&] {
         got(Pipeline::create(agents.driver(), agents.workers(),

@@ -1,4 +1,4 @@
-// Pipelines on agents in one process: a model of blocks, the agents, and the contents of a pipeline's stages.
+// Pipelines on agents in one process: the agents, and the contents of a pipeline's stages.
 #pragma once
 
 #include <weft/dist_autograd/module/remote_module.h>
@@ -21,53 +21,11 @@ namespace weft::pipeline::remote_support {
 using rpc::ErrorKind;
 using test::error_of;
 using test::got;
+using testing::blocks;
 using testing::numbers;
 using testing::one_block_each;
-
-inline at::Tensor squares(const at::Tensor& output, const at::Tensor& target) {
-  return torch::mse_loss(output, target);
-}
-
-// Called in each forward. Used to inject faults.
-using OnForward = std::function<void(int stage)>;
-
-struct Block : torch::nn::Module {
-  Block(int number, OnForward on) : stage(number), on_forward(std::move(on)) {
-    linear = register_module("linear", torch::nn::Linear(6, 6));
-    norm = register_module("norm", torch::nn::BatchNorm1d(6));
-    to(at::kDouble);
-    const at::NoGradGuard no_grad;
-    linear->weight.copy_(numbers({6, 6}, static_cast<std::uint64_t>(number)));
-    linear->bias.copy_(numbers({6}, static_cast<std::uint64_t>(number) + 100));
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    if (on_forward) on_forward(stage);
-    return torch::tanh(norm(linear(x)));
-  }
-  int stage;
-  OnForward on_forward;
-  torch::nn::Linear linear{nullptr};
-  torch::nn::BatchNorm1d norm{nullptr};
-};
-
-// `count` blocks with a skip connection from the first to the last one.
-inline LayerGraph blocks(int count, const OnForward& on_forward = nullptr) {
-  LayerGraph model;
-  for (int i = 0; i < count; ++i) {
-    const auto make = [i, on_forward] { return std::make_shared<Block>(i, on_forward); };
-    if (i + 1 < count || i < 2) {
-      model.add("block" + std::to_string(i), make);
-      continue;
-    }
-    const auto build = [make] {
-      const auto block = make();
-      return BuiltLayer{block,
-                        [&of = *block](const Values& x) { return Values{of.forward(x.at(0) + x.at(1))}; }};
-    };
-    model.add({"block" + std::to_string(i), build, {Source{i - 1}, Source{0}}});
-  }
-  return model;
-}
+using testing::OnForward;
+using testing::squares;
 
 class Agents {
  public:
