@@ -99,13 +99,10 @@ TEST(PipeDream, ReplicasOfAPipelineAreOnEachHost) {
 // --- Limits ---
 
 TEST(PipeDream, StraightStagesNeedALayerForEachWorker) {
-  const auto error =
-      test::error_of([] { return pipedream(two_layers(), three_workers, {.straight = true}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), rpc::ErrorKind::not_found);
-  EXPECT_STREQ(error->what(),
-               "pipedream: no partition of 2 layers uses exactly 3 workers, one a stage: allow fewer workers "
-               "(fewer_workers)");
+  test::expect_error([] { return pipedream(two_layers(), three_workers, {.straight = true}); },
+                     rpc::ErrorKind::not_found,
+                     "pipedream: no partition of 2 layers uses exactly 3 workers, one a stage: allow fewer "
+                     "workers (fewer_workers)");
   const Partition fewer = pipedream(two_layers(), three_workers, {.straight = true, .fewer_workers = true});
   EXPECT_EQ(layers_of(fewer), (Layers{{0}, {1}}));
   EXPECT_EQ(fewer.workers(), 2U);

@@ -402,18 +402,9 @@ struct Shared : torch::nn::Module {
 };
 
 TEST(FullyShardedPrograms, MayUseABlockTwiceAndShareLayers) {
-  Shared alone;
-  const Batch batch = Batch::of_step(0, 2);
-  alone.forward(batch.data).square().mean().backward();
-  on_ranks(2, [&](const Group& group) {
-    const auto model = std::make_shared<Shared>();
-    FullyShardedDataParallel fsdp{group, model};
-    for (int i = 0; i < 2; ++i) {
-      for (at::Tensor& parameter : fsdp.parameters()) parameter.mutable_grad().reset();
-      fsdp.forward(batch.part(group.rank(), 2).data).square().mean().backward();
-      expect_gradients(fsdp, alone);
-    }
-  });
+  expect_equal_gradients(
+      [] { return std::make_shared<Shared>(); },
+      [](auto& module, const Batch& part) { return module.forward(part.data).square().mean(); });
 }
 
 TEST(FullyShardedPrograms, TheModuleIsRestoredByItsDestructor) {

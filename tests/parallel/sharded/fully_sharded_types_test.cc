@@ -59,19 +59,42 @@ void set_gradients(const Model& master, const std::vector<std::vector<Batch>>& p
     parameters[i].mutable_grad() = sums[i].div(static_cast<double>(parts.size())).to(parameters[i].dtype());
 }
 
-void expect_equal_parts(const ShardedModule& fsdp, const Model& master) {
-  for (const ParameterSlice& slice : fsdp.units().slices()) {
-    EXPECT_EQ(slice.leaf.tensor.scalar_type(), master.named_parameters()[slice.parameter].scalar_type());
-    EXPECT_TRUE(at::equal(slice.leaf.tensor, master.named_parameters()[slice.parameter].flatten().slice(
-                                                 0, slice.begin, slice.end)))
-        << slice.leaf.name;
-  }
-}
-
 Options options_of(Types types, bool reshard = true) {
   return {.block = "layers.*",
           .reshard_after_forward = reshard,
           .mixed_precision = {.parameters = types.compute, .reduction = types.reduction}};
+}
+
+// Trains a module of type `own`, and in one process with the same arithmetic.
+void expect_same_arithmetic(int ranks, at::ScalarType own, Types types, const Options& options) {
+  SCOPED_TRACE(std::string(c10::toString(types.compute)) + ", " + c10::toString(types.reduction));
+  const auto sgd = torch::optim::SGDOptions(0.1).momentum(0.9);
+  Model master(3, own);
+  torch::optim::SGD expected(master.parameters(), sgd);
+  for (int step = 0; step < 3; ++step) {
+    std::vector<std::vector<Batch>> parts;
+    for (int rank = 0; rank < ranks; ++rank) parts.push_back({Batch::of_step(step, ranks).part(rank, ranks)});
+    set_gradients(master, parts, types);
+    expected.step();
+  }
+  on_ranks(ranks, [&](const Group& group) {
+    FullyShardedDataParallel fsdp{group, std::make_shared<Model>(3, own), options};
+    torch::optim::SGD optimizer(fsdp.parameters(), sgd);
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      const Batch part = Batch::of_step(step, ranks).part(group.rank(), ranks);
+      const bool converts = options.mixed_precision.parameters.has_value();
+      const at::Tensor output = fsdp.forward(converts ? part.data : part.data.to(own));
+      EXPECT_EQ(output.scalar_type(), types.compute);
+      narrow_loss(output, part.target).backward();
+      for (const at::Tensor& parameter : fsdp.parameters()) EXPECT_EQ(parameter.grad().scalar_type(), own);
+      optimizer.step();
+    }
+    expect_parts(fsdp, master, 0);
+    SlicedState state;
+    fsdp.add_to(state);
+    for (const auto& [name, tensor] : state.tensors) EXPECT_EQ(tensor.values.scalar_type(), own) << name;
+  });
 }
 
 class FullyShardedArithmetic : public ::testing::TestWithParam<std::tuple<int, bool>> {};
@@ -81,36 +104,12 @@ INSTANTIATE_TEST_SUITE_P(Ranks, FullyShardedArithmetic,
 TEST_P(FullyShardedArithmetic, UsesTheGivenTypes) {
   const auto [ranks, reshard] = GetParam();
   for (const Types types : {Types{at::kBFloat16, at::kFloat}, Types{at::kBFloat16, at::kBFloat16},
-                            Types{at::kHalf, at::kFloat}, Types{at::kHalf, at::kHalf}}) {
-    SCOPED_TRACE(std::string(c10::toString(types.compute)) + ", " + c10::toString(types.reduction));
-    Model master(3, at::kFloat);
-    torch::optim::SGD expected(master.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    for (int step = 0; step < 3; ++step) {
-      std::vector<std::vector<Batch>> parts;
-      for (int rank = 0; rank < ranks; ++rank)
-        parts.push_back({Batch::of_step(step, ranks).part(rank, ranks)});
-      set_gradients(master, parts, types);
-      expected.step();
-    }
-    on_ranks(ranks, [&](const Group& group) {
-      FullyShardedDataParallel fsdp{group, std::make_shared<Model>(3, at::kFloat),
-                                    options_of(types, reshard)};
-      torch::optim::SGD optimizer(fsdp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-      for (int step = 0; step < 3; ++step) {
-        optimizer.zero_grad();
-        const Batch part = Batch::of_step(step, ranks).part(group.rank(), ranks);
-        const at::Tensor output = fsdp.forward(part.data);
-        EXPECT_EQ(output.scalar_type(), types.compute);
-        narrow_loss(output, part.target).backward();
-        optimizer.step();
-      }
-      expect_equal_parts(fsdp, master);
-      SlicedState state;
-      fsdp.add_to(state);
-      for (const auto& [name, tensor] : state.tensors)
-        EXPECT_EQ(tensor.values.scalar_type(), at::kFloat) << name;
-    });
-  }
+                            Types{at::kHalf, at::kFloat}, Types{at::kHalf, at::kHalf}})
+    expect_same_arithmetic(ranks, at::kFloat, types, options_of(types, reshard));
+}
+
+TEST(FullyShardedTypes, AModuleInFloat16KeepsItsType) {
+  expect_same_arithmetic(2, at::kHalf, {at::kHalf, at::kHalf}, {.block = "layers.*"});
 }
 
 TEST(FullyShardedTypes, AccumulateInTheTypeOfTheReduction) {
@@ -135,11 +134,7 @@ TEST(FullyShardedTypes, AccumulateInTheTypeOfTheReduction) {
         for (int i = 0; i + 1 < backwards; ++i) backward(own[static_cast<std::size_t>(i)]);
       }
       backward(own.back());
-      for (const ParameterSlice& slice : fsdp.units().slices())
-        EXPECT_TRUE(at::equal(
-            slice.leaf.tensor.grad(),
-            master.named_parameters()[slice.parameter].grad().flatten().slice(0, slice.begin, slice.end)))
-            << slice.leaf.name;
+      expect_gradients(fsdp, master, 0);
     });
   }
 }
@@ -211,32 +206,6 @@ TEST(FullyShardedTypes, AnAverageOfThePartsMayBeEvaluated) {
       const at::NoGradGuard no_grad;
       EXPECT_TRUE(at::equal(averaged.forward(batch.data), outputs[static_cast<std::size_t>(step)]));
     }
-  });
-}
-
-// --- Modules in float16 ---
-
-TEST(FullyShardedTypes, AModuleInFloat16KeepsItsType) {
-  constexpr int ranks = 2;
-  Model master(3, at::kHalf);
-  torch::optim::SGD expected(master.parameters(), 0.1);
-  for (int step = 0; step < 3; ++step) {
-    const Batch batch = Batch::of_step(step, ranks);
-    set_gradients(master, {{batch.part(0, ranks)}, {batch.part(1, ranks)}}, {at::kHalf, at::kHalf});
-    expected.step();
-  }
-  on_ranks(ranks, [&](const Group& group) {
-    FullyShardedDataParallel fsdp{group, std::make_shared<Model>(3, at::kHalf), {.block = "layers.*"}};
-    torch::optim::SGD optimizer(fsdp.parameters(), 0.1);
-    for (int step = 0; step < 3; ++step) {
-      optimizer.zero_grad();
-      const Batch part = Batch::of_step(step, ranks).part(group.rank(), ranks);
-      narrow_loss(fsdp.forward(part.data.to(at::kHalf)), part.target).backward();
-      for (const at::Tensor& parameter : fsdp.parameters())
-        EXPECT_EQ(parameter.grad().scalar_type(), at::kHalf);
-      optimizer.step();
-    }
-    expect_equal_parts(fsdp, master);
   });
 }
 
@@ -336,7 +305,7 @@ TEST(FullyShardedTypes, AScalerSkipsTheStepsOfAllRanks) {
           scaler.update(finite);
         }
         EXPECT_EQ(scaler.factor(), 32);
-        expect_equal_parts(fsdp, master);
+        expect_parts(fsdp, master, 0);
       });
       EXPECT_EQ(expected_scaler.factor(), 32);
     }

@@ -141,6 +141,16 @@ inline void expect_gradients(const ShardedModule& fsdp, const torch::nn::Module&
   }
 }
 
+// Expects that the values of this rank's slices equal the corresponding elements of the whole parameters.
+inline void expect_parts(const ShardedModule& fsdp, const torch::nn::Module& expected, double tolerance) {
+  const auto parameters = expected.named_parameters();
+  for (const ParameterSlice& slice : fsdp.units().slices())
+    EXPECT_TRUE(at::allclose(slice.leaf.tensor,
+                             parameters[slice.parameter].flatten().slice(0, slice.begin, slice.end),
+                             tolerance, tolerance))
+        << slice.leaf.name;
+}
+
 // Runs loss(module, step, rank, batch) in each step in one process for all ranks, and sharded. Compares the
 // gradients.
 template <class Make, class Loss>
