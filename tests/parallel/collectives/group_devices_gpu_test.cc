@@ -44,8 +44,9 @@ class GroupsOnGpus : public ::testing::Test {
   std::optional<Company> company;
   std::vector<Group> groups;
 
-  void reduce_gather_and_compare() {
-    const int ranks = static_cast<int>(groups.size());
+  void reduce_gather_and_compare(int ranks) {
+    make(ranks);
+    if (IsSkipped()) return;
     Tensors reduced, gathered;
     for (int rank = 0; rank < ranks; ++rank) {
       reduced.push_back(tensor(rank, {1000}));
@@ -63,17 +64,9 @@ class GroupsOnGpus : public ::testing::Test {
   }
 };
 
-TEST_F(GroupsOnGpus, OfOneMember) {
-  make(1);
-  if (IsSkipped()) return;
-  reduce_gather_and_compare();
-}
+TEST_F(GroupsOnGpus, OfOneMember) { reduce_gather_and_compare(1); }
 
-TEST_F(GroupsOnGpus, OfTwoMembers) {
-  make(2);
-  if (IsSkipped()) return;
-  reduce_gather_and_compare();
-}
+TEST_F(GroupsOnGpus, OfTwoMembers) { reduce_gather_and_compare(2); }
 
 TEST_F(GroupsOnGpus, ADifferenceIsReportedToAll) {
   make(2);

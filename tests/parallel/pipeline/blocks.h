@@ -129,6 +129,35 @@ inline void expect_parameters(const StageGraph& graph, const Named& expected) {
   }
 }
 
+inline const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+
+// Two steps of the whole model on all rows.
+inline StageGraph trained(const LayerGraph& model) {
+  const StageGraph whole = cut(model, {});
+  whole.train(false);
+  torch::optim::SGD optimizer(whole.parameters(), momentum);
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    squares(whole[0].forward({numbers({12, 6}, 3) + step}), {numbers({12, 6}, 4)}).backward();
+    optimizer.step();
+  }
+  return whole;
+}
+
+// The ranks as a grid: each row is a pipeline, and each column shares stages.
+struct Mesh {
+  Mesh(const Group& world, int pipelines)
+      : which(world.rank() / (world.size() / pipelines)),
+        pipeline(world.split(which, world.rank()).get().value()),
+        data(world.split(pipeline.rank(), world.rank()).get().value()) {}
+  const int which;  // pipeline
+  const Group pipeline, data;
+};
+
+inline at::Tensor rows_of(const at::Tensor& all, const Mesh& mesh) {
+  return at::tensor_split(all, mesh.data.size())[static_cast<std::size_t>(mesh.which)];
+}
+
 // The names of the schedules with a flush, and of their tests.
 inline std::vector<std::string> schedules_with_a_flush() {
   std::vector<std::string> names;

@@ -153,7 +153,6 @@ TEST(GroupPipeline, RecomputesTensorParallelStagesWithDropout) {
 // continues alone, in place. Then a new pipeline joins, whose modules had other values.
 TEST(GroupPipeline, ContinuesWithFewerAndMorePipelines) {
   const auto computations = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 3});
-  const auto momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
   const auto x = [](int step) { return numbers({12, 6}, 10 + step); };
   const auto y = [](int step) { return numbers({12, 6}, 20 + step); };
   const StageGraph one = cut(blocks(2), {});
@@ -305,7 +304,6 @@ TEST(GroupPipeline, FollowsAProgramThatUnfreezesLoadsAndFreezes) {
   };
   const auto x = [](int step) { return numbers({8, 6}, static_cast<std::uint64_t>(10 + step)); };
   const auto y = [](int step) { return numbers({8, 6}, static_cast<std::uint64_t>(20 + step)); };
-  const auto momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
   torch::nn::Sequential whole = make();
   torch::optim::SGD own(whole->parameters(), momentum);
   std::vector<std::vector<at::Tensor>> expected;  // by step

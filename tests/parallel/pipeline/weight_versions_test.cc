@@ -17,8 +17,6 @@ using namespace testing;
 using schedule::Op;
 using Tensors = std::vector<at::Tensor>;
 
-const auto momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
-
 Tensors copies_of(const Tensors& tensors) {
   Tensors copies;
   for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().clone());
@@ -219,41 +217,27 @@ TEST(ReplicatedStages, AReplicaThatThrowsFailsTheStepOnAllRanks) {
 // The same stages in two pipelines on different data.
 TEST(DataParallelPipelines, GradientsAreTheMeanOverThePipelines) {
   const auto schedule = schedule::zb_h1({.ranks = 2, .microbatches = 3});
-  for (const bool steps : {false, true}) {
-    const StageGraph whole = cut(blocks(2), {});
-    whole.train(false);  // batch norms of two pipelines have their own statistics
-    torch::optim::SGD own(whole.parameters(), momentum);
-    for (int step = 0; step < 2; ++step) {
-      own.zero_grad();
-      squares(whole[0].forward({numbers({12, 6}, 3) + step}), {numbers({12, 6}, 4)}).backward();
-      own.step();
-    }
-    Tensors expected = whole.parameters();
+  const Named expected = named_parameters_of(trained(blocks(2)));
+  for (const bool steps : {false, true})
     on_ranks(4, [&](const Group& world) {
-      const int which = world.rank() / 2;
-      const Group pipeline_ranks = world.split(which, world.rank()).get().value();
-      const Group replicas = world.split(world.rank() % 2, world.rank()).get().value();
-      const int stage = pipeline_ranks.rank();
-      const StageGraph graph = cut(blocks(2), {.cuts = {1}, .built = std::set<int>{stage}});
-      graph.train(false);
-      if (which == 1) {  // it begins with the values of the first pipeline
+      const Mesh mesh(world, 2);
+      const StageGraph graph = stages_on(mesh.pipeline.rank(), blocks(2), schedule);
+      graph.train(false);     // batch norms of two pipelines have their own statistics
+      if (mesh.which == 1) {  // it begins with the values of the first pipeline
         const at::NoGradGuard no_grad;
         for (const at::Tensor& parameter : graph.parameters()) parameter.zero_();
       }
-      GroupPipelineOptions options{.loss = squares, .data_parallel = replicas};
+      GroupPipelineOptions options{.loss = squares, .data_parallel = mesh.data};
       if (steps) options.optimizer = momentum;
-      GroupPipeline pipeline(pipeline_ranks, graph, schedule, options);
+      GroupPipeline pipeline(mesh.pipeline, graph, schedule, options);
       torch::optim::SGD optimizer(graph.parameters(), momentum);
       for (int step = 0; step < 2; ++step) {
         optimizer.zero_grad();
-        const auto half = [&](const at::Tensor& all) { return all.slice(0, which * 6, which * 6 + 6); };
-        pipeline.step({half(numbers({12, 6}, 3) + step)}, {half(numbers({12, 6}, 4))});
+        pipeline.step({rows_of(numbers({12, 6}, 3) + step, mesh)}, {rows_of(numbers({12, 6}, 4), mesh)});
         if (!steps) optimizer.step();
       }
-      const auto first = expected.begin() + stage * 4;
-      expect_close(graph.parameters(), Tensors(first, first + 4), "stage " + std::to_string(stage));
+      expect_parameters(graph, expected);
     });
-  }
 }
 
 TEST(StageOptimizers, StepAtTheEndOfAScheduleWithAFlush) {

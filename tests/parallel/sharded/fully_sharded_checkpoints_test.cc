@@ -48,10 +48,7 @@ struct Trainer {
     }
   }
   void steps(int begin, int end) { steps(begin, end, fsdp.group().rank(), fsdp.group().size()); }
-  SlicedState state() const {
-    SlicedState state = state_of(fsdp, optimizer);
-    return state;
-  }
+  SlicedState state() const { return state_of(fsdp, optimizer); }
   void load(const Checkpoints& checkpoints, std::int64_t step) {
     testing::load(fsdp, optimizer, checkpoints, step);
   }

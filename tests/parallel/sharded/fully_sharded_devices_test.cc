@@ -72,21 +72,24 @@ class FullyShardedOnDevices : public ::testing::TestWithParam<Parts> {
     made = 0;
     collectives::testing::FakeDevices(ranks).run_on_devices(made, ranks, body);
   }
+  Options options() const {
+    Options options{.block = "layers.*", .offload = offload};
+    if (narrow) options.mixed_precision = {.parameters = at::kFloat, .reduction = at::kDouble};
+    return options;
+  }
+  const bool offload = GetParam().offload, narrow = GetParam().narrow;
   std::atomic<int> made = 0;  // the number of split modules; splitting uses default streams, too
 };
 INSTANTIATE_TEST_SUITE_P(Parts, FullyShardedOnDevices,
                          ::testing::Values(Parts{false, false}, Parts{true, false}, Parts{true, true}));
 
 TEST_P(FullyShardedOnDevices, EqualsOneProcess) {
-  const auto [offload, narrow] = GetParam();
   const double tolerance = narrow ? 1e-5 : 1e-10;
   const auto expected = alone();
-  on_all_ranks([&, offload = offload, narrow = narrow](const collectives::Group& group, c10::Device device) {
+  on_all_ranks([&](const collectives::Group& group, c10::Device device) {
     const auto model = std::make_shared<Chain>(device);
     group.prepare(device).get();
-    Options options{.block = "layers.*", .offload = offload};
-    if (narrow) options.mixed_precision = {.parameters = at::kFloat, .reduction = at::kDouble};
-    FullyShardedDataParallel fsdp{group, model, options};
+    FullyShardedDataParallel fsdp{group, model, options()};
     FullyShardedOptimizer optimizer(
         fsdp, dist_optim::OptimizerSpec(torch::optim::SGDOptions(0.1)).with_group("head", {{"lr", 0.2}}));
     ++made;
@@ -109,27 +112,21 @@ TEST_P(FullyShardedOnDevices, EqualsOneProcess) {
       }
       optimizer.step();
     }
-    for (const auto& entry : fsdp.named_parameters()) {
-      const auto open = entry.key().find('['), colon = entry.key().find(':');
-      const auto begin = std::stoll(entry.key().substr(open + 1, colon - open - 1));
-      const at::Tensor& whole = expected.at(entry.key().substr(0, open));
-      EXPECT_TRUE(at::allclose(entry.value().cpu(), whole.narrow(0, begin, entry.value().numel()), tolerance,
+    for (const ParameterSlice& slice : fsdp.units().slices())
+      EXPECT_TRUE(at::allclose(slice.leaf.tensor.cpu(),
+                               expected.at(slice.parameter).slice(0, slice.begin, slice.end), tolerance,
                                tolerance))
-          << entry.key();
-    }
+          << slice.leaf.name;
   });
 }
 
 TEST_P(FullyShardedOnDevices, AreSavedAndLoaded) {
-  const auto [offload, narrow] = GetParam();
   const testing::Folder folder;
-  on_all_ranks([&, offload = offload, narrow = narrow](const collectives::Group& group, c10::Device device) {
+  on_all_ranks([&](const collectives::Group& group, c10::Device device) {
     const auto model = std::make_shared<Chain>(device);
     model->register_buffer("seen", at::full({2}, 3.0, at::kDouble).to(device));
     group.prepare(device).get();
-    Options options{.block = "layers.*", .offload = offload};
-    if (narrow) options.mixed_precision = {.parameters = at::kFloat, .reduction = at::kDouble};
-    FullyShardedDataParallel fsdp{group, model, options};
+    FullyShardedDataParallel fsdp{group, model, options()};
     FullyShardedOptimizer optimizer(fsdp, torch::optim::SGDOptions(0.1).momentum(0.9));
     Checkpoints checkpoints(group, folder.path);
     ++made;

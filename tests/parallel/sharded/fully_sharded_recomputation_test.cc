@@ -64,7 +64,11 @@ struct Chain : torch::nn::Module {
   std::vector<std::shared_ptr<Block<Outer>>> blocks;
 };
 
-class Recomputation : public ::testing::TestWithParam<std::tuple<Recomputed, bool>> {};
+class Recomputation : public ::testing::TestWithParam<std::tuple<Recomputed, bool>> {
+ protected:
+  const Recomputed recomputed = std::get<0>(GetParam());
+  const Options options{.reshard_after_forward = std::get<1>(GetParam())};
+};
 INSTANTIATE_TEST_SUITE_P(Forms, Recomputation,
                          ::testing::Combine(::testing::Values(Recomputed::none, Recomputed::each_block,
                                                               Recomputed::two_blocks,
@@ -72,28 +76,25 @@ INSTANTIATE_TEST_SUITE_P(Forms, Recomputation,
                                             ::testing::Bool()));
 
 TEST_P(Recomputation, EqualsOneProcess) {
-  const auto [recomputed, reshard] = GetParam();
   for (const bool shared : {false, true})
     expect_equal_gradients([&] { return std::make_shared<Chain>(4, shared); },
-                           [recomputed = recomputed](auto& module, const Batch& part) {
+                           [&](auto& module, const Batch& part) {
                              return module.forward(part.data, recomputed).square().mean();
                            },
-                           {.reshard_after_forward = reshard});
+                           options);
 }
 
 TEST_P(Recomputation, MayRunSeveralForwardsBeforeBackward) {
-  const auto [recomputed, reshard] = GetParam();
   expect_equal_gradients([&] { return std::make_shared<Chain>(); },
-                         [recomputed = recomputed](auto& module, const Batch& part) {
+                         [&](auto& module, const Batch& part) {
                            const at::Tensor first = module.forward(part.data, recomputed);
                            return (first * module.forward(2 * part.data, recomputed)).square().mean();
                          },
-                         {.reshard_after_forward = reshard});
+                         options);
 }
 
 // Rank 1 computes no gradient of the chain in even steps.
 TEST_P(Recomputation, MayBeOnSomeRanksOnly) {
-  const auto [recomputed, reshard] = GetParam();
   struct Gated : torch::nn::Module {
     Gated() : chain(register_module("chain", std::make_shared<Chain>())) {
       scale = register_parameter("scale", at::ones({5}, at::kDouble));
@@ -107,10 +108,10 @@ TEST_P(Recomputation, MayBeOnSomeRanksOnly) {
   };
   expect_equal_steps(
       3, [] { return std::make_shared<Gated>(); },
-      [recomputed = recomputed](auto& module, int step, int rank, const Batch& part) {
+      [&](auto& module, int step, int rank, const Batch& part) {
         return module.forward(part.data, recomputed, step % 2 == 0 && rank == 1).square().mean();
       },
-      {.reshard_after_forward = reshard});
+      options);
 }
 
 TEST(Recomputations, NeedTheMemoryOfThePartsAndTwoBlocks) {

@@ -108,43 +108,38 @@ void expect_equal_training(const Training& training, const Options& options,
   });
 }
 
-class FullySharded : public ::testing::TestWithParam<std::tuple<int, bool>> {};
+class FullySharded : public ::testing::TestWithParam<std::tuple<int, bool>> {
+ protected:
+  const int ranks = std::get<0>(GetParam());
+  const Options options{.block = "layers.*", .reshard_after_forward = std::get<1>(GetParam())};
+};
 INSTANTIATE_TEST_SUITE_P(Ranks, FullySharded,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Bool()));
 
 TEST_P(FullySharded, EqualsOneProcess) {
-  const auto [ranks, reshard] = GetParam();
   for (const auto& [name, make] : optimizers)
     for (const Backend backend : {Backend::messages, Backend::memory}) {
       SCOPED_TRACE(name);
-      expect_equal_training({.ranks = ranks, .optimizer = name},
-                            {.block = "layers.*", .reshard_after_forward = reshard}, backend);
+      expect_equal_training({.ranks = ranks, .optimizer = name}, options, backend);
     }
 }
 
 TEST_P(FullySharded, BackwardsOfAStepAddUp) {
-  const auto [ranks, reshard] = GetParam();
-  expect_equal_training({.ranks = ranks, .backwards = 3},
-                        {.block = "layers.*", .reshard_after_forward = reshard});
+  expect_equal_training({.ranks = ranks, .backwards = 3}, options);
 }
 
 TEST_P(FullySharded, BackwardsWithoutSyncAreReducedWithTheNextOne) {
-  const auto [ranks, reshard] = GetParam();
   const auto with_extra = [](int step, int rank) { return step % 2 == 0 && rank != 1; };
   for (const std::set<int>& without_sync : {std::set{0, 1, 2}, std::set{0, 2}, std::set{1, 2}})
     expect_equal_training(
-        {.ranks = ranks, .backwards = 4, .without_sync = without_sync, .with_extra = with_extra},
-        {.block = "layers.*", .reshard_after_forward = reshard});
+        {.ranks = ranks, .backwards = 4, .without_sync = without_sync, .with_extra = with_extra}, options);
 }
 
 TEST_P(FullySharded, ClipsByTheNormOfAllRanks) {
-  const auto [ranks, reshard] = GetParam();
-  expect_equal_training({.ranks = ranks, .max_norm = 0.05},
-                        {.block = "layers.*", .reshard_after_forward = reshard});
+  expect_equal_training({.ranks = ranks, .max_norm = 0.05}, options);
 }
 
 TEST_P(FullySharded, FrozenParametersKeepTheirValues) {
-  const auto [ranks, reshard] = GetParam();
   for (const int kind : {0, 1, 2}) {
     SCOPED_TRACE(kind);
     const auto adjust = [kind](Model& model) {
@@ -158,27 +153,24 @@ TEST_P(FullySharded, FrozenParametersKeepTheirValues) {
           for (at::Tensor& parameter : layer->parameters()) parameter.requires_grad_(false);  // a whole block
       }
     };
-    expect_equal_training({.ranks = ranks, .adjust = adjust},
-                          {.block = "layers.*", .reshard_after_forward = reshard});
+    expect_equal_training({.ranks = ranks, .adjust = adjust}, options);
   }
 }
 
 // Without a gradient, momentum does not change a parameter.
 TEST_P(FullySharded, AParameterThatNoRankReachesKeepsItsValue) {
-  const auto [ranks, reshard] = GetParam();
   for (const int kind : {0, 1}) {
     SCOPED_TRACE(kind);
     const auto with_extra = [kind](int step, int rank) { return kind == 0 ? step % 2 == 0 : rank % 2 == 1; };
     for (const char* optimizer : {"sgd", "adamw"})
-      expect_equal_training({.ranks = ranks, .optimizer = optimizer, .with_extra = with_extra},
-                            {.block = "layers.*", .reshard_after_forward = reshard});
+      expect_equal_training({.ranks = ranks, .optimizer = optimizer, .with_extra = with_extra}, options);
   }
 }
 
 TEST_P(FullySharded, BlocksMayBeAnyPart) {
-  const auto [ranks, reshard] = GetParam();
   for (const char* block : {"", "layers.1", "layers.[02]"})
-    expect_equal_training({.ranks = ranks}, {.block = block, .reshard_after_forward = reshard});
+    expect_equal_training({.ranks = ranks},
+                          {.block = block, .reshard_after_forward = options.reshard_after_forward});
 }
 
 // --- Memory ---

@@ -107,14 +107,17 @@ SlicedState state_of(const FullyShardedDataParallel<Module>& fsdp, const FullySh
   optimizer.add_to(state);
   return state;
 }
+// Returns the notes.
 template <class Module>
-void load(FullyShardedDataParallel<Module>& fsdp, FullyShardedOptimizer& optimizer,
-          const Checkpoints& checkpoints, std::int64_t step) {
+std::map<std::string, std::string> load(FullyShardedDataParallel<Module>& fsdp,
+                                        FullyShardedOptimizer& optimizer, const Checkpoints& checkpoints,
+                                        std::int64_t step) {
   SlicedState state;
   fsdp.add_to(state);
   optimizer.add_wanted_to(state, checkpoints.names(step));
   state.notes = checkpoints.load(step, state);
   optimizer.take_from(state);
+  return state.notes;
 }
 
 // A layer whose values depend on the seed.

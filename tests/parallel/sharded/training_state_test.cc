@@ -51,33 +51,23 @@ TEST_P(SavedTraining, ContinuesOnAnotherNumberOfRanks) {
     SCOPED_TRACE(dist_optim::to_string(spec));
     const Folder folder;
     std::vector<double> losses;
-    {
-      on_ranks(GetParam().before, [&](const Group& group) {
-        Trainer trainer(group, spec);
-        Checkpoints checkpoints(group, folder.path);
-        for (int number = 0; number < steps; ++number) {
-          const double loss = trainer.step(number);
-          if (group.rank() == 0) losses.push_back(loss);
-          if (number != 2) continue;
-          SlicedState state;
-          trainer.fsdp.add_to(state);
-          trainer.optimizer.add_to(state);
-          state.notes["step"] = std::to_string(number);
-          checkpoints.save(number, state).get();
-        }
-      });
-    }
+    on_ranks(GetParam().before, [&](const Group& group) {
+      Trainer trainer(group, spec);
+      Checkpoints checkpoints(group, folder.path);
+      for (int number = 0; number < steps; ++number) {
+        const double loss = trainer.step(number);
+        if (group.rank() == 0) losses.push_back(loss);
+        if (number != 2) continue;
+        SlicedState state = state_of(trainer.fsdp, trainer.optimizer);
+        state.notes["step"] = std::to_string(number);
+        checkpoints.save(number, state).get();
+      }
+    });
     on_ranks(GetParam().after, [&](const Group& group) {
       Trainer trainer(group, spec);
       Checkpoints checkpoints(group, folder.path);
-      const auto step = checkpoints.latest();
-      ASSERT_EQ(step, 2);
-      SlicedState state;
-      trainer.fsdp.add_to(state);
-      trainer.optimizer.add_wanted_to(state, checkpoints.names(*step));
-      state.notes = checkpoints.load(*step, state);
-      trainer.optimizer.take_from(state);
-      EXPECT_EQ(state.notes.at("step"), "2");
+      ASSERT_EQ(checkpoints.latest(), 2);
+      EXPECT_EQ(load(trainer.fsdp, trainer.optimizer, checkpoints, 2).at("step"), "2");
       EXPECT_EQ(trainer.model->named_buffers()["seen"].item<double>(), 3 * rows);
       for (int number = 3; number < steps; ++number)
         EXPECT_NEAR(trainer.step(number), losses[static_cast<std::size_t>(number)], 1e-10)

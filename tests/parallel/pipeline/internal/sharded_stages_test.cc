@@ -14,35 +14,10 @@ using namespace testing;
 using sharded::FullyShardedOptimizer;
 using sharded::ParameterSlice;
 
-const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
-
-// The ranks as a grid: each row is a pipeline, and each column shares stages.
-struct Mesh {
-  Mesh(const Group& world, int pipelines)
-      : which(world.rank() / (world.size() / pipelines)),
-        pipeline(world.split(which, world.rank()).get().value()),
-        data(world.split(pipeline.rank(), world.rank()).get().value()) {}
-  const int which;  // pipeline
-  const Group pipeline, data;
-};
-
 StageGraph graph_of(const LayerGraph& model, const schedule::Schedule& schedule, int rank) {
   const StageGraph graph = stages_on(rank, model, schedule);
   graph.train(false);  // batch norms of two pipelines have their own statistics
   return graph;
-}
-
-// Two steps of the whole model on all rows.
-StageGraph trained(const LayerGraph& model) {
-  const StageGraph whole = cut(model, {});
-  whole.train(false);
-  torch::optim::SGD optimizer(whole.parameters(), momentum);
-  for (int step = 0; step < 2; ++step) {
-    optimizer.zero_grad();
-    squares(whole[0].forward({numbers({12, 6}, 3) + step}), {numbers({12, 6}, 4)}).backward();
-    optimizer.step();
-  }
-  return whole;
 }
 
 void expect_slices_of(const Named& expected, const std::vector<ParameterSlice>& slices,
@@ -53,10 +28,6 @@ void expect_slices_of(const Named& expected, const std::vector<ParameterSlice>& 
         expected.at(slice.parameter).detach().reshape({-1}).slice(0, slice.begin, slice.end);
     EXPECT_TRUE(at::allclose(slice.leaf.tensor, part, tolerance, tolerance)) << slice.leaf.name;
   }
-}
-
-at::Tensor rows_of(const at::Tensor& all, const Mesh& mesh) {
-  return at::tensor_split(all, mesh.data.size())[static_cast<std::size_t>(mesh.which)];
 }
 
 GroupPipelineOptions sharded_over(const Group& data) {

@@ -140,6 +140,23 @@ struct Two {
   const at::Tensor x = numbers({8, 6}, 1), y = numbers({8, 6}, 2);
 };
 
+// Holds the forwards of a stage until the test releases them.
+struct Hold {
+  explicit Hold(int stage) : held(stage) {}
+  std::function<LayerGraph()> model() {
+    return [this] {
+      return blocks(2, [this](int stage) {
+        if (stage != held) return;
+        reached.set();
+        released.wait();
+      });
+    };
+  }
+  const int held;
+  test::Event reached, released;
+};
+const schedule::Schedule one_microbatch = schedule::fill_drain({.ranks = 2, .microbatches = 1});
+
 TEST(RemotePipeline, AStageThatThrowsFailsTheStepOnAllWorkers) {
   std::atomic<int> calls = 0;
   Two two([&] {
@@ -179,19 +196,13 @@ TEST(RemotePipeline, AStepThatFailsLeavesNoGradients) {
 }
 
 TEST(RemotePipeline, ALostWorkerFailsTheStep) {
-  std::latch reached(1), lost(1);
-  Two two([&] {
-    return blocks(2, [&](int stage) {
-      if (stage != 1) return;
-      reached.count_down();
-      lost.wait();
-    });
-  });
+  Hold hold(1);
+  Two two(hold.model());
   auto step = two.pipeline.step(two.x, two.y);
-  reached.wait();
+  hold.reached.wait();
   std::thread killer([&] { two.agents.kill(2); });
   const auto error = error_of([&] { got(std::move(step)); });
-  lost.count_down();
+  hold.released.set();
   killer.join();
   ASSERT_TRUE(error);
   EXPECT_TRUE(error->kind() == ErrorKind::owner_lost || error->kind() == ErrorKind::shut_down)
@@ -199,20 +210,13 @@ TEST(RemotePipeline, ALostWorkerFailsTheStep) {
 }
 
 TEST(RemotePipeline, AValueThatDoesNotArriveIsAnError) {
-  std::latch released(1);
-  std::atomic<bool> stalls = true;
-  Two two(
-      [&] {
-        return blocks(2, [&](int stage) {
-          if (stage == 0 && stalls) released.wait();
-        });
-      },
-      schedule::fill_drain({.ranks = 2, .microbatches = 4}), std::chrono::milliseconds{100});
+  Hold hold(0);
+  Two two(hold.model(), schedule::fill_drain({.ranks = 2, .microbatches = 4}),
+          std::chrono::milliseconds{100});
   two.expect_failing_step(
       ErrorKind::deadline_exceeded,
       "stage 1, micro-batch 0, F: the activation from stage 0 has not arrived within 100 ms");
-  stalls = false;
-  released.count_down();
+  hold.released.set();
 }
 
 // The weight gradient of stage 0 is the last action of the step, and no stage waits for it.
@@ -328,59 +332,34 @@ TEST(RemotePipeline, AnErrorOfAStageIsReportedAsTheCause) {
 }
 
 TEST(RemotePipeline, OneStepIsInFlightAtATime) {
-  std::latch reached(1), released(1);
-  Two two(
-      [&] {
-        return blocks(2, [&](int) {
-          reached.count_down();
-          released.wait();
-        });
-      },
-      schedule::fill_drain({.ranks = 2, .microbatches = 1}));
+  Hold hold(0);
+  Two two(hold.model(), one_microbatch);
   auto first = two.pipeline.step(two.x, two.y);
-  reached.wait();
+  hold.reached.wait();
   EXPECT_EQ(two.error_of_step().kind(), ErrorKind::failed_precondition);
-  released.count_down();
+  hold.released.set();
   got(std::move(first));
 }
 
 TEST(RemotePipeline, ACancelledStepStopsOnAllWorkers) {
-  std::latch reached(1), released(1);
-  std::atomic<bool> stalls = true;
-  Two two(
-      [&] {
-        return blocks(2, [&](int stage) {
-          if (stage != 0 || !stalls) return;
-          reached.count_down();
-          released.wait();
-        });
-      },
-      schedule::fill_drain({.ranks = 2, .microbatches = 1}));
+  Hold hold(0);
+  Two two(hold.model(), one_microbatch);
   auto step = two.pipeline.step(two.x, two.y);
-  reached.wait();
+  hold.reached.wait();
   step.cancel();
-  stalls = false;
-  released.count_down();
+  hold.released.set();
   EXPECT_EQ(test::kind_of([&] { got(std::move(step)); }), ErrorKind::cancelled);
   got(two.pipeline.step(two.x, two.y));
 }
 
 TEST(RemotePipeline, TheEndOfTheDriverReleasesTheStages) {
-  std::latch reached(1), released(1);
-  Two two(
-      [&] {
-        return blocks(2, [&](int stage) {
-          if (stage != 1) return;
-          reached.count_down();
-          released.wait();
-        });
-      },
-      schedule::fill_drain({.ranks = 2, .microbatches = 1}));
+  Hold hold(1);
+  Two two(hold.model(), one_microbatch);
   auto step = two.pipeline.step(two.x, two.y);
-  reached.wait();
+  hold.reached.wait();
   two.agents.kill(0);
   EXPECT_TRUE(error_of([&] { got(std::move(step)); }));
-  released.count_down();
+  hold.released.set();
   for (const std::size_t worker : {1, 2})
     test::eventually("the worker has no stages", [&] { return two.agents.stages_of(worker) == 0; });
 }

@@ -10,7 +10,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -115,19 +114,7 @@ class Job {
   // Calls f(rank) for all ranks at the same time. Throws the first error.
   template <class F>
   void each(F f) {
-    std::vector<std::exception_ptr> errors(groups.size());
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks(); ++rank)
-      threads.emplace_back([&, rank] {
-        try {
-          f(rank);
-        } catch (...) {
-          errors[static_cast<std::size_t>(rank)] = std::current_exception();
-        }
-      });
-    for (auto& thread : threads) thread.join();
-    for (const auto& error : errors)
-      if (error != nullptr) std::rethrow_exception(error);
+    collectives::testing::on_ranks(groups, [&](const Group& group) { f(group.rank()); });
   }
   // Returns the futures by rank. state: returns the state of a rank.
   std::vector<rpc::Future<void>> begin_save(std::int64_t step, const std::function<SlicedState(int)>& state) {
