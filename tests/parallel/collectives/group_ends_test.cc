@@ -20,8 +20,7 @@ namespace group_ends_test {
 class Differences : public ::testing::TestWithParam<std::tuple<int, Backend>> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Differences,
                          ::testing::Combine(::testing::Values(2, 3, 4, 7, 8),
-                                            ::testing::Values(Backend::messages, Backend::memory,
-                                                              Backend::hosts, Backend::uneven)));
+                                            ::testing::ValuesIn(all_backends)));
 
 TEST_P(Differences, AreReportedToEveryRankAndTheGroupContinues) {
   const auto [ranks, backend] = GetParam();
@@ -68,11 +67,7 @@ TEST_P(Differences, AreReportedToEveryRankAndTheGroupContinues) {
 
 // --- Sizes of pairs ---
 
-class SizesOfPairs : public ::testing::TestWithParam<Backend> {
- protected:
-  Company company{4, GetParam()};
-  std::vector<Group> groups = company.groups();
-};
+class SizesOfPairs : public OfFew {};
 INSTANTIATE_TEST_SUITE_P(Backends, SizesOfPairs, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 
@@ -83,7 +78,7 @@ struct Pair {
 Futures exchange(const std::vector<Group>& groups, Pair pair) {
   Futures futures;
   for (const Group& group : groups) {
-    Tensors inputs(4, at::ones({0})), outputs(4, at::zeros({0}));
+    Tensors inputs(groups.size(), at::ones({0})), outputs(groups.size(), at::zeros({0}));
     if (group.rank() == 0) inputs[1] = at::ones({pair.given});
     if (group.rank() == 1) outputs[0] = at::zeros({pair.taken});
     futures.push_back(group.all_to_all_v(outputs, inputs));
@@ -123,7 +118,7 @@ TEST_P(SizesOfPairs, ThatDifferFailConcurrentCollectives) {
     std::vector<std::thread> threads;
     for (const Group& group : now)
       threads.emplace_back([&now, &group] {
-        Tensors inputs(4, at::ones({2})), outputs(4, at::zeros({2}));
+        Tensors inputs(now.size(), at::ones({2})), outputs(now.size(), at::zeros({2}));
         if (group.rank() == 1) outputs[0] = at::zeros({3});
         Futures futures;
         futures.push_back(group.all_to_all_v(outputs, inputs));
@@ -178,9 +173,7 @@ TEST_P(GroupEnds, AMemberThatLeavesIsNamedToRanksThatStillNeedIt) {
 // If a collective succeeded on one rank, then it has succeeded on all survivors, or they know which rank
 // died.
 class GroupKills : public ::testing::TestWithParam<Backend> {};
-INSTANTIATE_TEST_SUITE_P(Backends, GroupKills,
-                         ::testing::Values(Backend::messages, Backend::memory, Backend::hosts,
-                                           Backend::uneven),
+INSTANTIATE_TEST_SUITE_P(Backends, GroupKills, ::testing::ValuesIn(all_backends),
                          ::testing::PrintToStringParamName());
 TEST_P(GroupKills, ADeathInAnyOperationIsNamedToAllSurvivors) {
   constexpr std::size_t operations = std::size(group_operations);

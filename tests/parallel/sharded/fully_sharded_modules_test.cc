@@ -161,11 +161,7 @@ TEST(FullyShardedForms, AFrozenParameterGroupKeepsItsValues) {
     freeze(*model);
     FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
     FullyShardedOptimizer optimizer(fsdp, spec);
-    for (int step = 0; step < 3; ++step) {
-      optimizer.zero_grad();
-      own_loss(fsdp, step).backward();
-      optimizer.step();
-    }
+    for (int step = 0; step < 3; ++step) train(fsdp, optimizer, step, ranks, group.rank());
     EXPECT_EQ(optimizer.learning_rate("layers.1"), 0.1);
     const auto all = fsdp.gather();
     expect_close(values_of(*model), values_of(whole));
@@ -301,9 +297,7 @@ TEST(FullyShardedForms, TrainingAndEvaluationMayAlternate) {
       torch::optim::SGD optimizer(fsdp.parameters(), 0.1);
       for (int step = 0; step < 3; ++step) {
         model->train();
-        optimizer.zero_grad();
-        own_loss(fsdp, step).backward();
-        optimizer.step();
+        train(fsdp, optimizer, step, ranks, group.rank());
         model->eval();
         const at::NoGradGuard no_grad;
         expect_close({fsdp.forward(evaluated.data)}, {outputs[static_cast<std::size_t>(step)]});

@@ -7,30 +7,23 @@
 #include <fstream>
 
 #include "tests/parallel/collectives/flight/flight_job.h"
+#include "tests/support/torch_python.h"
 
 namespace weft::collectives::testing {
 namespace flight_dump_test {
 
 namespace fs = std::filesystem;
 
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "weft_flight.XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Folder() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
+struct Folder {
+  fs::path path() const { return made.path(); }
   std::vector<std::string> files() const {
     std::vector<std::string> files;
-    for (const auto& file : fs::directory_iterator(path_)) files.push_back(file.path().filename().string());
+    for (const auto& file : fs::directory_iterator(path())) files.push_back(file.path().filename().string());
     std::sort(files.begin(), files.end());
     return files;
   }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(path_ / name) << text; }
-
- private:
-  fs::path path_;
+  void write(const std::string& name, const std::string& text) const { std::ofstream(path() / name) << text; }
+  const test::TemporaryFolder made;
 };
 
 FlightDump dump_of_all() {

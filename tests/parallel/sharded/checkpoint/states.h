@@ -4,7 +4,6 @@
 #include <weft/parallel/sharded/checkpoint/checkpoints.h>
 
 #include <ATen/ATen.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <functional>
@@ -15,6 +14,7 @@
 
 #include "tests/parallel/collectives/company.h"
 #include "tests/support/errors.h"
+#include "tests/support/torch_python.h"
 
 namespace weft::sharded::testing {
 
@@ -25,16 +25,9 @@ using test::error_of;
 using test::got;
 
 // A folder that is removed at the end.
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "weft-sharded-XXXXXX").string();
-    path = ::mkdtemp(name.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::filesystem::path path;
+struct Folder {
+  test::TemporaryFolder made;
+  const std::filesystem::path path = made.path();
 };
 
 using Whole = std::map<std::string, at::Tensor>;
