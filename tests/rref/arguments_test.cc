@@ -238,9 +238,7 @@ TEST_F(ArgumentsTest, AFetchFromALostOwnerFailsWithOwnerLost) {
   auto sum = peer("anna", "bert").call<&Keeper::sum>(value, 1);
   eventually("the fetch waits", [&] { return observers["owner"]->seen("weft.rref.fetch").size() == 1; });
   std::thread ending([&] { end("owner"); });  // it waits for its handler
-  const auto error = error_of([&] { got(std::move(sum)); });
-  EXPECT_EQ(error->kind(), ErrorKind::owner_lost);
-  EXPECT_NE(std::string(error->what()).find("owner"), std::string::npos) << error->what();
+  expect_error([&] { got(std::move(sum)); }, ErrorKind::owner_lost, part("owner"));
   gate->set();
   ending.join();
 }

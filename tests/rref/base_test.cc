@@ -107,8 +107,7 @@ TEST_F(BaseTest, ConversionKeepsCallOptions) {
 
 TEST_F(BaseTest, TheBaseIsCalledOnlyWhereItIsServed) {
   const auto square = local(agent("third"), std::make_shared<Square>(2.0));
-  const auto error = error_of([&] { got(RRef<Shape>(square).call<&Shape::area>()); });
-  EXPECT_EQ(error->kind(), ErrorKind::not_found);
+  EXPECT_EQ(kind_of([&] { got(RRef<Shape>(square).call<&Shape::area>()); }), ErrorKind::not_found);
 }
 
 TEST_F(BaseTest, TheTextOfAnRRefNamesTypeIdAndOwner) {

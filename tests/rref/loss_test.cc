@@ -36,10 +36,7 @@ class LossTest : public RRefTest, public testing::WithParamInterface<bool> {
   }
   template <class F>
   static void expect_owner_lost(F&& f) {
-    const auto error = error_of(f);
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::owner_lost) << error->what();
-    EXPECT_NE(std::string(error->what()).find("owner"), std::string::npos) << error->what();
+    expect_error(f, ErrorKind::owner_lost, part("owner"));
   }
 };
 INSTANTIATE_TEST_SUITE_P(, LossTest, testing::Bool(),
@@ -107,9 +104,7 @@ TEST_P(LossTest, AUserThatWasDeclaredDeadGetsAnError) {
   EXPECT_EQ(got(berts.call<&Box::get>()), 1);
   agent("owner").core()->forget(agent("anna").id(), "the test says so");
   eventually("anna knows", [&] { return !box.is_confirmed(); });
-  const auto error = error_of([&] { got(box.call<&Box::get>()); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::lease_lost) << error->what();
+  expect_error([&] { got(box.call<&Box::get>()); }, ErrorKind::lease_lost);
   EXPECT_EQ(got(berts.call<&Box::get>()), 1) << "others go on";
   eventually("the owner has released anna's fork",
              [&] { return context("owner")->live_objects().at(0).forks.size() == 1; });
@@ -239,11 +234,7 @@ TEST_P(LossTest, AnRRefMayOutliveItsAgent) {
   auto pointer = got(own.local());
   got(box.ready());
   end("anna");
-  const auto is_over = [](auto&& f) {
-    const auto error = error_of(f);
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), ErrorKind::shut_down) << error->what();
-  };
+  const auto is_over = [](auto&& f) { expect_error(f, ErrorKind::shut_down); };
   is_over([&] { got(box.call<&Box::get>()); });
   is_over([&] { got(box.ready()); });
   is_over([&] { box.remote<&Box::get>(); });

@@ -99,11 +99,8 @@ TEST_F(NamedTest, ANamedObjectLivesUntilItsAgentEnds) {
 TEST_F(NamedTest, OtherArgumentsAreRefused) {
   Shared::gate->set();
   got(shared("anna", 5).ready());
-  const auto error = error_of([&] { got(shared("bert", 6).ready()); });
-  EXPECT_EQ(error->kind(), ErrorKind::already_exists);
-  EXPECT_NE(std::string(error->what()).find("created with other arguments: shared.new 5, now shared.new 6"),
-            std::string::npos)
-      << error->what();
+  expect_error([&] { got(shared("bert", 6).ready()); }, ErrorKind::already_exists,
+               part("created with other arguments: shared.new 5, now shared.new 6"));
   EXPECT_EQ(kind_of([&] { got(create<Box>(peer("bert", "owner"), Named{"it"}, 5).ready()); }),
             ErrorKind::already_exists)
       << "nor may another type have the name";

@@ -14,10 +14,12 @@ using rpc::ErrorKind;
 using test::Cluster;
 using test::error_of;
 using test::eventually;
+using test::expect_error;
 using test::got;
 using test::HeldLoop;
 using test::kind_of;
 using test::message_of;
+using test::part;
 
 // Counts the live objects and all that were created.
 struct Counted {

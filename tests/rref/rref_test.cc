@@ -90,11 +90,8 @@ TEST_F(RRefUse, Notifies) {
 
 TEST_F(RRefUse, HandlersErrorsArriveWithTheirText) {
   const auto box = create<Box>(*to_owner, 5);
-  const auto error = error_of([&] { got(box.call<&Box::fail>("out of order")); });
-  EXPECT_EQ(error->kind(), ErrorKind::handler_failed);
-  EXPECT_NE(std::string(error->what()).find("owner: box.fail: std::runtime_error: out of order"),
-            std::string::npos)
-      << error->what();
+  expect_error([&] { got(box.call<&Box::fail>("out of order")); }, ErrorKind::handler_failed,
+               part("owner: box.fail: std::runtime_error: out of order"));
 }
 
 TEST_F(RRefUse, LocalGivesTheObjectItself) {
@@ -143,10 +140,8 @@ TEST_F(RRefUse, DerivedObjectsAreCalledAsTheirBase) {
 TEST_F(RRefUse, ConfusedTypesAreErrors) {
   agent("owner").allow_create<Other>();
   const auto box = create<Box>(*to_owner, 5);
-  const auto error = error_of([&] { got(RRef<Other>(box.reference()).call<&Other::get>()); });
-  EXPECT_EQ(error->kind(), ErrorKind::type_mismatch);
-  EXPECT_NE(std::string(error->what()).find("'other.get' called on an object of type box"), std::string::npos)
-      << error->what();
+  expect_error([&] { got(RRef<Other>(box.reference()).call<&Other::get>()); }, ErrorKind::type_mismatch,
+               part("'other.get' called on an object of type box"));
   EXPECT_EQ(kind_of([&] { got(RRef<std::int64_t>(box.reference()).to_here()); }), ErrorKind::unsupported);
   EXPECT_EQ(kind_of([&] { got(RRef<std::string>(box.remote<&Box::get>().reference()).to_here()); }),
             ErrorKind::type_mismatch);
@@ -162,12 +157,8 @@ TEST_F(RRefUse, CreationOnAPeerOfUnknownIncarnationIsRefusedAndDoesNotBlock) {
   const rpc::Peer late = agent("user").connect(agent("late").addresses().front());
   const rpc::Peer unknown = agent("user").peer("unknown");
   for (const auto& make : {std::function<void()>([&] { create<Box>(unknown, 1); }),
-                           std::function<void()>([&] { remote<&Keeper::give>(unknown); })}) {
-    const auto error = error_of(make);
-    EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-    EXPECT_NE(std::string(error->what()).find("await peer.ready() first"), std::string::npos)
-        << error->what();
-  }
+                           std::function<void()>([&] { remote<&Keeper::give>(unknown); })})
+    expect_error(make, ErrorKind::failed_precondition, part("await peer.ready() first"));
   got(late.ready());
   EXPECT_EQ(got(create<Box>(late, 7).call<&Box::get>()), 7);
 }
@@ -206,32 +197,26 @@ TEST_F(RRefUse, AFailedCreationReachesEveryUser) {
   auto early = peer("user", "third").call<&Keeper::keep>(RRef<Box>(slow.reference()));
   SlowBox::gate->set();
 
-  const auto says_why = [](const std::optional<rpc::Error>& error, ErrorKind kind) {
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), kind);
-    EXPECT_NE(std::string(error->what()).find("no such width"), std::string::npos) << error->what();
-  };
-  says_why(error_of([&] { got(std::move(call)); }), ErrorKind::handler_failed);
-  says_why(error_of([&] { got(slow.ready()); }), ErrorKind::handler_failed);
-  says_why(error_of([&] { got(result.to_here()); }), ErrorKind::failed_precondition);
+  const test::ErrorText why = part("no such width");
+  expect_error([&] { got(std::move(call)); }, ErrorKind::handler_failed, why);
+  expect_error([&] { got(slow.ready()); }, ErrorKind::handler_failed, why);
+  expect_error([&] { got(result.to_here()); }, ErrorKind::failed_precondition, why);
   // The third agent's fork may be confirmed before or after the failure: either its call or its use of the
   // box fails.
-  says_why(error_of([&] {
-             got(std::move(early));
-             got(keepers["third"]->give().call<&Box::get>());
-           }),
-           ErrorKind::failed_precondition);
+  const auto use_early = [&] {
+    got(std::move(early));
+    got(keepers["third"]->give().call<&Box::get>());
+  };
+  expect_error(use_early, ErrorKind::failed_precondition, why);
   eventually("the user's fork knows", [&] { return !slow.is_confirmed(); });
-  says_why(error_of([&] { got(peer("user", "third").call<&Keeper::keep>(RRef<Box>(slow.reference()))); }),
-           ErrorKind::handler_failed);
+  expect_error([&] { got(peer("user", "third").call<&Keeper::keep>(RRef<Box>(slow.reference()))); },
+               ErrorKind::handler_failed, why);
   EXPECT_THROW(slow.remote<&SlowBox::get>(), rpc::Error);
 }
 
 TEST_F(RRefUse, APeerCreatesOnlyTypesThatItAllows) {
   const auto refused = create<Other>(*to_owner);
-  const auto error = error_of([&] { got(refused.ready()); });
-  EXPECT_EQ(error->kind(), ErrorKind::not_found);
-  EXPECT_STREQ(error->what(),
+  expect_error([&] { got(refused.ready()); }, ErrorKind::not_found,
                "owner: other.new: no such method on this agent: it must permit peers to create a 'other', by "
                "agent.allow_create<T>()");
   EXPECT_EQ(kind_of([&] { got(refused.call<&Other::get>()); }), ErrorKind::not_found);
@@ -251,30 +236,24 @@ TEST_F(RRefUse, AWaitingCallFailsAtItsDeadline) {
 TEST_F(RRefUse, AgentsWithoutTheLayerFailWithTheRemedy) {
   rpc::Agent& plain = cluster->add("plain", {});
   plain.serve(std::make_shared<Keeper>(plain));
-  const auto says = [](const std::optional<rpc::Error>& error, ErrorKind kind, const std::string& words) {
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->kind(), kind);
-    EXPECT_NE(std::string(error->what()).find(words), std::string::npos) << error->what();
-  };
-  says(error_of([&] { create<Box>(peer("plain", "owner"), 1); }), ErrorKind::failed_precondition,
-       "rref::layers()");
-  says(error_of([&] { local(plain, 1); }), ErrorKind::failed_precondition, "rref::layers()");
+  expect_error([&] { create<Box>(peer("plain", "owner"), 1); }, ErrorKind::failed_precondition,
+               part("rref::layers()"));
+  expect_error([&] { local(plain, 1); }, ErrorKind::failed_precondition, part("rref::layers()"));
   const auto box = create<Box>(*to_owner, 5);
-  says(error_of([&] { got(peer("user", "plain").call<&Keeper::keep>(box)); }), ErrorKind::unsupported,
-       "needs a layer that this agent was created without: rref");
-  says(error_of([&] { got(create<Box>(peer("user", "plain"), 1).ready()); }), ErrorKind::unsupported,
-       "without: rref");
+  expect_error([&] { got(peer("user", "plain").call<&Keeper::keep>(box)); }, ErrorKind::unsupported,
+               part("needs a layer that this agent was created without: rref"));
+  expect_error([&] { got(create<Box>(peer("user", "plain"), 1).ready()); }, ErrorKind::unsupported,
+               part("without: rref"));
   got(to_owner->call<&Keeper::keep>(box));
-  says(error_of([&] { got(peer("plain", "owner").call<&Keeper::give>()); }), ErrorKind::failed_precondition,
-       "created without rref::layers()");
+  expect_error([&] { got(peer("plain", "owner").call<&Keeper::give>()); }, ErrorKind::failed_precondition,
+               part("created without rref::layers()"));
   EXPECT_EQ(got(box.call<&Box::get>()), 5);
 }
 
 TEST_F(RRefUse, AnRRefInACallOfAnotherAgentIsRefused) {
   const auto box = create<Box>(*to_owner, 5);
-  const auto error = error_of([&] { got(peer("owner", "user").call<&Keeper::keep>(box)); });
-  EXPECT_EQ(error->kind(), ErrorKind::failed_precondition);
-  EXPECT_NE(std::string(error->what()).find("an RRef of agent user"), std::string::npos) << error->what();
+  expect_error([&] { got(peer("owner", "user").call<&Keeper::keep>(box)); }, ErrorKind::failed_precondition,
+               part("an RRef of agent user"));
 }
 
 TEST_F(RRefUse, AnRRefIsHandedOverOnlyToAKnownIncarnation) {

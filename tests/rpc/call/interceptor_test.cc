@@ -101,10 +101,7 @@ TEST_F(InterceptorTest, SeesEveryEventOfACallOnBothSides) {
 TEST_F(InterceptorTest, TheFirstRefusalFailsTheCall) {
   second->take();
   at_server->refuse = true;
-  const auto error = test::error_of([&] { got(peer->call<Twice>(4)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::permission_denied);
-  EXPECT_EQ(error->execution(), Execution::not_sent) << "the handler never ran";
+  expect_error([&] { got(peer->call<Twice>(4)); }, ErrorKind::permission_denied, Execution::not_sent);
   EXPECT_EQ(at_server->take(), (Lines{"s: accept twice", "s: answered twice with an error"}));
   EXPECT_EQ(second->take(), (Lines{"second: answered twice with an error"}));
 }

@@ -118,11 +118,8 @@ TEST_F(MethodsTest, OfCreatableTypesAreMethodsOfObjects) {
   EXPECT_EQ(all.at("plane.new").result, "plane");
   EXPECT_FALSE(all.at("plane.new").on_object);
   const Peer peer = cluster.peer("a", "b");
-  const auto error = test::error_of([&] { got(peer.call<&Plane::name>()); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), ErrorKind::not_found);
-  EXPECT_EQ(
-      std::string(error->what()),
+  expect_error(
+      [&] { got(peer.call<&Plane::name>()); }, ErrorKind::not_found,
       "b: plane.name: 'plane.name' is a method of objects, and this agent serves no object of its type: "
       "serve() an object, or call the method by an RRef");
   EXPECT_EQ(already([&] { b.allow_create<Plane>(); }), "'plane.new' is served already");

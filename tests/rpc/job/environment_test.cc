@@ -18,13 +18,10 @@ MemberOptions options(const Variables& variables, const std::string& local = "12
 }
 
 std::string refusal(const Variables& variables) {
-  try {
-    options(variables);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::invalid_argument);
-    return error.what();
-  }
-  return "accepted";
+  const auto error = test::error_of([&] { return options(variables); });
+  if (!error) return "accepted";
+  EXPECT_EQ(error->kind(), ErrorKind::invalid_argument);
+  return error->what();
 }
 
 Variables with(Variables variables, const Variables& changes) {

@@ -70,35 +70,48 @@ class Sessions : public testing::Test {
     agent.serve(book_);
     return agent;
   }
+  // Starts anna and bert. Returns bert as anna sees him.
+  rpc::Peer start_both(rpc::AgentOptions of_anna = {}, rpc::AgentOptions of_bert = {}) {
+    anna_ = &start("anna", std::move(of_anna));
+    bert_ = &start("bert", std::move(of_bert));
+    return anna_->connect("sim://bert");
+  }
+  // Starts anna and bert. Returns a call of anna that bert holds.
+  rpc::Future<std::int64_t> held_call(rpc::AgentOptions of_anna = {}, rpc::AgentOptions of_bert = {}) {
+    auto call = start_both(std::move(of_anna), std::move(of_bert)).call<&Book::hold>(7);
+    if (!noted(1)) throw std::runtime_error("bert does not hold the call");
+    return call;
+  }
+  void answer_held() { book_->held->complete(rpc::Result<std::int64_t>(70)); }
   void reset() { world_.network().reset("anna", "bert"); }
+  // Resets the connection, waits until anna has none, and prevents another one.
+  void lose_connection() {
+    reset();
+    ASSERT_TRUE(world_.run_until([&] { return !anna_->core()->sessions().is_connected(bert_->id()); }, 10s));
+    world_.network().partition({"anna"}, {"bert"});
+  }
   bool noted(std::size_t calls) {
     return world_.run_until([&] { return book_->noted.size() == calls; }, 1min);
   }
 
   SimWorld world_;
   std::shared_ptr<Book> book_ = std::make_shared<Book>();
+  rpc::Agent *anna_ = nullptr, *bert_ = nullptr;
 };
 
 TEST_F(Sessions, ACallAndItsReplySurviveTheLossOfTheConnection) {
-  rpc::Agent& anna = start("anna");
-  start("bert");
-  const rpc::Peer bert = anna.connect("sim://bert");
-  world_.got(bert.ready());
-  auto call = bert.call<&Book::hold>(7);
-  ASSERT_TRUE(noted(1));
+  auto call = held_call();
   reset();
   world_.run_for(100ms);
-  book_->held->complete(rpc::Result<std::int64_t>(70));
+  answer_held();
   EXPECT_EQ(world_.got(std::move(call)), 70);
   EXPECT_EQ(book_->noted, std::vector<std::int64_t>{7}) << "it ran once";
-  EXPECT_GE(anna.counts().connections_made, 2U);
+  EXPECT_GE(anna_->counts().connections_made, 2U);
   EXPECT_TRUE(world_.run_until_idle());
 }
 
 TEST_F(Sessions, ACallThatFailsFastFailsWithItsConnection) {
-  rpc::Agent& anna = start("anna");
-  start("bert");
-  const rpc::Peer bert = anna.connect("sim://bert");
+  const rpc::Peer bert = start_both();
   world_.got(bert.call<&Book::note>(1));
   auto call = bert.with({.fail_fast = true}).call<&Book::hold>(7);
   ASSERT_TRUE(noted(2));
@@ -108,63 +121,45 @@ TEST_F(Sessions, ACallThatFailsFastFailsWithItsConnection) {
 }
 
 TEST_F(Sessions, ACallThatFailsFastAndWaitsForCreditAlsoFails) {
-  rpc::Agent& anna = start("anna");
   rpc::AgentOptions narrow;
   narrow.limits.calls = 1;
-  start("bert", narrow);
-  const rpc::Peer bert = anna.connect("sim://bert");
-  auto first = bert.call<&Book::hold>(7);
-  ASSERT_TRUE(noted(1));
-  auto second = bert.with({.fail_fast = true}).call<&Book::note>(8);
+  auto first = held_call({}, narrow);
+  auto second = anna_->connect("sim://bert").with({.fail_fast = true}).call<&Book::note>(8);
   reset();
   expect_error([&] { world_.got(std::move(second)); }, ErrorKind::unavailable, rpc::Execution::not_sent);
-  book_->held->complete(rpc::Result<std::int64_t>(70));
+  answer_held();
   EXPECT_EQ(world_.got(std::move(first)), 70);
 }
 
 TEST_F(Sessions, ACallOnTheLoopDoesNotOvertakeAnEarlierCall) {
-  rpc::Agent& anna = start("anna");
-  start("bert");
-  const rpc::Peer bert = anna.connect("sim://bert");
+  const rpc::Peer bert = start_both();
   world_.got(bert.ready());
   rpc::Future<std::int64_t> first, second;
-  anna.core()->loops().front()->post([&] { second = bert.call<&Book::note>(2); });
+  anna_->core()->loops().front()->post([&] { second = bert.call<&Book::note>(2); });
   first = bert.call<&Book::note>(1);
   EXPECT_EQ(world_.got(std::move(first)), 1);
   EXPECT_EQ(world_.got(std::move(second)), 2);
   EXPECT_EQ(book_->noted, (std::vector<std::int64_t>{1, 2}));
 }
 
-// Resets the connection and waits until the caller has none.
-void lose_connection(SimWorld& world, rpc::Agent& from, const rpc::AgentId& to) {
-  world.network().reset(from.name(), to.name);
-  ASSERT_TRUE(world.run_until([&] { return !from.core()->sessions().is_connected(to); }, 10s));
-  world.network().partition({from.name()}, {to.name});
-}
-
 TEST_F(Sessions, AReplyThatIsReadyDuringAnAbsenceIsSentAfterIt) {
-  rpc::Agent& anna = start("anna");
-  rpc::Agent& bert = start("bert");
-  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
-  ASSERT_TRUE(noted(1));
-  lose_connection(world_, anna, bert.id());
-  EXPECT_TRUE(anna.core()->sessions().knows(bert.id()));
-  book_->held->complete(rpc::Result<std::int64_t>(70));
+  auto call = held_call();
+  lose_connection();
+  EXPECT_TRUE(anna_->core()->sessions().knows(bert_->id()));
+  answer_held();
   world_.run_for(5s);
   EXPECT_FALSE(call.ready());
   world_.network().heal();
   EXPECT_EQ(world_.got(std::move(call)), 70);
   EXPECT_EQ(book_->noted, std::vector<std::int64_t>{7});
   EXPECT_TRUE(world_.run_until_idle());
-  EXPECT_EQ(anna.counts().waiting + bert.counts().serving, 0U);
+  EXPECT_EQ(anna_->counts().waiting + bert_->counts().serving, 0U);
 }
 
 TEST_F(Sessions, CallsMadeDuringAnAbsenceWaitForItsEnd) {
-  rpc::Agent& anna = start("anna");
-  rpc::Agent& bert = start("bert");
-  const rpc::Peer peer = anna.connect("sim://bert");
+  const rpc::Peer peer = start_both();
   world_.got(peer.call<&Book::note>(0));
-  lose_connection(world_, anna, bert.id());
+  lose_connection();
   std::vector<rpc::Future<std::int64_t>> calls;
   for (std::int64_t i = 1; i <= 20; ++i) calls.push_back(peer.call<&Book::note>(i));
   EXPECT_EQ(kind_of([&] { return world_.got(peer.with({.timeout = 1s}).call<&Book::note>(99)); }),
@@ -179,46 +174,39 @@ TEST_F(Sessions, CallsMadeDuringAnAbsenceWaitForItsEnd) {
 }
 
 TEST_F(Sessions, AnAbsenceEndsAtTheHeartbeatTimeout) {
-  rpc::Agent& anna = start("anna");
-  rpc::Agent& bert = start("bert");
-  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
-  ASSERT_TRUE(noted(1));
-  lose_connection(world_, anna, bert.id());
+  auto call = held_call();
+  lose_connection();
   const auto begin = world_.now();
   expect_error([&] { world_.got(std::move(call)); }, ErrorKind::peer_lost, rpc::Execution::maybe_executed,
                "did not connect again within 20");
   EXPECT_GE(world_.now() - begin, 19s);
   EXPECT_LE(world_.now() - begin, 21s);
-  EXPECT_FALSE(anna.core()->sessions().knows(bert.id()));
+  EXPECT_FALSE(anna_->core()->sessions().knows(bert_->id()));
   // The other side has timed out, too. Calls work again, in a new session.
   world_.network().heal();
   EXPECT_EQ(book_->cancelled, 1);
-  EXPECT_EQ(world_.got(anna.connect("sim://bert").with({.wait_for_ready = true}).call<&Book::note>(8)), 8);
-  EXPECT_TRUE(anna.core()->sessions().is_gone(bert.id())) << "for the layers";
-  EXPECT_TRUE(bert.core()->sessions().is_gone(anna.id()));
-  EXPECT_EQ(world_.got(anna.connect("sim://bert").call<&Book::sum>(count_to(4))), 10);
+  const rpc::Peer bert = anna_->connect("sim://bert");
+  EXPECT_EQ(world_.got(bert.with({.wait_for_ready = true}).call<&Book::note>(8)), 8);
+  EXPECT_TRUE(anna_->core()->sessions().is_gone(bert_->id())) << "for the layers";
+  EXPECT_TRUE(bert_->core()->sessions().is_gone(anna_->id()));
+  EXPECT_EQ(world_.got(bert.call<&Book::sum>(count_to(4))), 10);
 }
 
 TEST_F(Sessions, ACallThatWaitsUntilItsPeerIsReadyOutlivesItsSession) {
-  rpc::Agent& anna = start("anna");
-  rpc::Agent& bert = start("bert");
-  const rpc::Peer peer = anna.connect("sim://bert").with({.wait_for_ready = true});
+  const rpc::Peer peer = start_both().with({.wait_for_ready = true});
   world_.got(peer.call<&Book::note>(1));
-  lose_connection(world_, anna, bert.id());
+  lose_connection();
   auto call = peer.call<&Book::note>(2);
   world_.run_for(1s);
-  anna.core()->lose(bert.id(), rpc::Error(ErrorKind::peer_lost, "the test knows it"));
+  anna_->core()->lose(bert_->id(), rpc::Error(ErrorKind::peer_lost, "the test knows it"));
   world_.network().heal();
   EXPECT_EQ(world_.got(std::move(call)), 2);
 }
 
 // The peer whose timeout has passed notifies the peer that returns.
 TEST_F(Sessions, APeerThatReturnsAfterTheTimeoutGetsTheError) {
-  rpc::Agent& anna = start("anna", {.heartbeat = {0s, 60s}});
-  rpc::Agent& bert = start("bert", {.heartbeat = {0s, 2s}});
-  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
-  ASSERT_TRUE(noted(1));
-  lose_connection(world_, anna, bert.id());
+  auto call = held_call({.heartbeat = {0s, 60s}}, {.heartbeat = {0s, 2s}});
+  lose_connection();
   world_.run_for(200ms);
   world_.network().heal();  // the reset reaches the other side
   world_.network().partition({"anna"}, {"bert"});
@@ -229,10 +217,7 @@ TEST_F(Sessions, APeerThatReturnsAfterTheTimeoutGetsTheError) {
 }
 
 TEST_F(Sessions, TheExitOfAProcessIsDetectedAtOnce) {
-  rpc::Agent& anna = start("anna");
-  start("bert");
-  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
-  ASSERT_TRUE(noted(1));
+  auto call = held_call();
   const auto begin = world_.now();
   world_.crash(*world_.find("bert"), SimCrash::process);  // the host of the process refuses connections
   EXPECT_EQ(kind_of([&] { return world_.got(std::move(call)); }), ErrorKind::peer_lost);
@@ -240,28 +225,21 @@ TEST_F(Sessions, TheExitOfAProcessIsDetectedAtOnce) {
 }
 
 TEST_F(Sessions, OneRefusedConnectionProvesNothing) {
-  rpc::Agent& anna = start("anna");
-  rpc::Agent& bert = start("bert");
-  const rpc::Peer peer = anna.connect("sim://bert");
-  auto call = peer.call<&Book::hold>(7);
-  ASSERT_TRUE(noted(1));
-  lose_connection(world_, anna, bert.id());
+  auto call = held_call();
+  lose_connection();
   world_.network().weather().refusals = 1000;
   world_.network().heal();
-  ASSERT_TRUE(
-      world_.run_until([&] { return peer.calls().route()->reach() == rpc::Route::Reach::failing; }, 10s));
+  const auto route = anna_->connect("sim://bert").calls().route();
+  ASSERT_TRUE(world_.run_until([&] { return route->reach() == rpc::Route::Reach::failing; }, 10s));
   world_.network().weather().refusals = 0;
-  ASSERT_TRUE(world_.run_until([&] { return anna.core()->sessions().is_connected(bert.id()); }, 10s));
-  book_->held->complete(rpc::Result<std::int64_t>(70));
+  ASSERT_TRUE(world_.run_until([&] { return anna_->core()->sessions().is_connected(bert_->id()); }, 10s));
+  answer_held();
   EXPECT_EQ(world_.got(std::move(call)), 70);
 }
 
 TEST_F(Sessions, ANewIncarnationEndsTheSessionWithTheOldOne) {
-  rpc::Agent& anna = start("anna", {.heartbeat = {0s, 1h}});
-  rpc::Agent& bert = start("bert", {.heartbeat = {0s, 1h}});
-  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
-  ASSERT_TRUE(noted(1));
-  lose_connection(world_, anna, bert.id());
+  auto call = held_call({.heartbeat = {0s, 1h}}, {.heartbeat = {0s, 1h}});
+  lose_connection();
   world_.crash(*world_.find("bert"), SimCrash::host);
   world_.run_for(1s);
   EXPECT_FALSE(call.ready()) << "a host that is silent proves nothing";
@@ -274,10 +252,7 @@ TEST_F(Sessions, ANewIncarnationEndsTheSessionWithTheOldOne) {
 }
 
 TEST_F(Sessions, AnAgentThatEndsNotifiesItsPeers) {
-  rpc::Agent& anna = start("anna");
-  start("bert");
-  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
-  ASSERT_TRUE(noted(1));
+  auto call = held_call();
   const auto begin = world_.now();
   world_.find("bert")->destroy_kept();
   EXPECT_EQ(kind_of([&] { return world_.got(std::move(call)); }), ErrorKind::peer_lost);
@@ -285,28 +260,22 @@ TEST_F(Sessions, AnAgentThatEndsNotifiesItsPeers) {
 }
 
 TEST_F(Sessions, ACancellationReachesTheCalleeAfterAnAbsence) {
-  rpc::Agent& anna = start("anna");
-  rpc::Agent& bert = start("bert");
-  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
-  ASSERT_TRUE(noted(1));
-  lose_connection(world_, anna, bert.id());
+  auto call = held_call();
+  lose_connection();
   call.cancel();
   EXPECT_EQ(kind_of([&] { return world_.got(std::move(call)); }), ErrorKind::cancelled);
   EXPECT_EQ(book_->cancelled, 0);
   world_.network().heal();
   EXPECT_TRUE(world_.run_until([&] { return book_->cancelled == 1; }, 30s));
   EXPECT_TRUE(world_.run_until_idle());
-  EXPECT_EQ(bert.counts().serving, 0U);
+  EXPECT_EQ(bert_->counts().serving, 0U);
 }
 
 // Its connection is lost at the same time.
 TEST_F(Sessions, APeerThatTheJobHasDeclaredDeadIsNotAwaited) {
-  rpc::Agent& anna = start("anna");
-  rpc::Agent& bert = start("bert");
-  auto call = anna.connect("sim://bert").call<&Book::hold>(7);
-  ASSERT_TRUE(noted(1));
-  lose_connections(anna);
-  anna.core()->loops().front()->post([&] { anna.core()->forget(bert.id(), "the test says so"); });
+  auto call = held_call();
+  lose_connections(*anna_);
+  anna_->core()->loops().front()->post([&] { anna_->core()->forget(bert_->id(), "the test says so"); });
   const auto begin = world_.now();
   EXPECT_TRUE(test::error_of([&] { world_.got(std::move(call)); }));
   EXPECT_LE(world_.now() - begin, 1s);
@@ -314,44 +283,35 @@ TEST_F(Sessions, APeerThatTheJobHasDeclaredDeadIsNotAwaited) {
 
 // The lost frame may be the first one that the peer sent.
 TEST_F(Sessions, AnAbsentPeerIsAwaitedEvenIfNoFrameOfItsSessionArrived) {
-  rpc::Agent& anna = start("anna");
-  rpc::Agent& bert = start("bert");
-  const rpc::Peer peer = anna.connect("sim://bert");
+  const rpc::Peer peer = start_both();
   world_.got(peer.ready());
   auto call = peer.call<&Book::note>(1);
   reset();
   EXPECT_EQ(world_.got(std::move(call)), 1);
-  EXPECT_NE(bert.core()->sessions().find(anna.id()), nullptr);
+  EXPECT_NE(bert_->core()->sessions().find(anna_->id()), nullptr);
 }
 
 TEST_F(Sessions, AcknowledgedFramesAreReleased) {
-  rpc::Agent& anna = start("anna");
-  rpc::Agent& bert = start("bert");
-  const rpc::Peer peer = anna.connect("sim://bert");
+  const rpc::Peer peer = start_both();
   EXPECT_EQ(world_.got(peer.call<&Book::page>(3, 100'000)).size(), 100'000U);
   reset();  // before the acknowledgement is due
   EXPECT_EQ(world_.got(peer.call<&Book::page>(4, 100'000)).size(), 100'000U);
   world_.run_for(1s);
-  EXPECT_EQ(bert.core()->sessions().all().front()->kept_bytes(), 0U);
-  EXPECT_EQ(anna.core()->sessions().all().front()->kept_bytes(), 0U);
+  EXPECT_EQ(bert_->core()->sessions().all().front()->kept_bytes(), 0U);
+  EXPECT_EQ(anna_->core()->sessions().all().front()->kept_bytes(), 0U);
 }
 
 TEST_F(Sessions, AHeartbeatAcknowledgesTheLastFrames) {
-  rpc::Agent& anna = start("anna", {.heartbeat = {1s, 20s}});
-  rpc::Agent& bert = start("bert");
-  world_.got(anna.connect("sim://bert").call<&Book::note>(1));
-  const auto session = bert.core()->sessions().find(anna.id());
+  world_.got(start_both({.heartbeat = {1s, 20s}}).call<&Book::note>(1));
+  const auto session = bert_->core()->sessions().find(anna_->id());
   EXPECT_GT(session->kept_bytes(), 0U) << "the small reply";
   EXPECT_TRUE(world_.run_until([&] { return session->kept_bytes() == 0; }, 2s));
 }
 
-// Both sides call each other, each result is checked, and connections are reset at any time.
 TEST_F(Sessions, UnacknowledgedRepliesExceedNoLimit) {
-  rpc::Agent& anna = start("anna");
   rpc::AgentOptions narrow;
   narrow.limits.in_flight = 150 << 10;
-  start("bert", narrow);
-  const rpc::Peer bert = anna.connect("sim://bert");
+  const rpc::Peer bert = start_both({}, narrow);
   for (std::int64_t number = 0; number < 50; ++number)
     ASSERT_EQ(world_.got(bert.call<&Book::page>(number, std::uint64_t{100 << 10})).size(), 100U << 10);
 }
@@ -396,6 +356,7 @@ TEST(SessionSimulation, SimultaneousDialsLeaveOneConnection) {
   EXPECT_TRUE(report.ok()) << report.text;
 }
 
+// Both sides call each other, each result is checked, and connections are reset at any time.
 TEST(SessionSimulation, EveryCallRunsOnceInItsOrder) {
   const auto report = for_each_seed(
       {.count = 300, .test = "SessionSimulation.EveryCallRunsOnceInItsOrder"}, [](SimWorld& world) {

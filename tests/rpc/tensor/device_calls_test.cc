@@ -236,12 +236,8 @@ TEST_F(DeviceCalls, AnArgumentThatTheMapDoesNotNameIsAnErrorAtOnceAndOtherCallsC
   make({{"fake:0", "fake:1"}});
   const at::Tensor lost = on("fake:2", at::ones({2}));
   for (int i = 0; i < 50; ++i) {  // more often than there are threads
-    const auto error = test::error_of([&] { return there().call<&Devices::back>(lost); });
-    ASSERT_TRUE(error) << "the call was made";
-    EXPECT_EQ(error->kind(), rpc::ErrorKind::failed_precondition);
-    EXPECT_NE(std::string(error->what()).find("a tensor on fake:2 has no device at 'there'"),
-              std::string::npos)
-        << error->what();
+    expect_error([&] { return there().call<&Devices::back>(lost); }, rpc::ErrorKind::failed_precondition,
+                 part("a tensor on fake:2 has no device at 'there'"));
     EXPECT_TRUE(got(there().call<&Devices::back>(at::ones({2}))).equal(at::ones({2})));
   }
 }
@@ -270,14 +266,10 @@ TEST_F(DeviceCalls, WithoutAMapAResultIsRefused) {
 
 TEST_F(DeviceCalls, AMapToAMissingDeviceOfThePeerIsRefused) {
   make({{"fake:0", "fake:9"}});
-  const auto error = test::error_of([&] { got(there().call<&Devices::back>(on("fake:0", at::ones({2})))); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), rpc::ErrorKind::invalid_argument);
-  EXPECT_NE(
-      std::string(error->what())
-          .find("the device map of 'here' for this agent names fake:9, but this host has 4 such devices"),
-      std::string::npos)
-      << error->what();
+  expect_error(
+      [&] { got(there().call<&Devices::back>(on("fake:0", at::ones({2})))); },
+      rpc::ErrorKind::invalid_argument,
+      part("the device map of 'here' for this agent names fake:9, but this host has 4 such devices"));
 }
 
 TEST_F(DeviceCalls, AMapFromTheCpuToAMissingDeviceOfThePeerIsRefused) {
