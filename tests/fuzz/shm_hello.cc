@@ -1,9 +1,40 @@
-// The handshake of shared memory: see shm_hello.h.
-#include "tests/fuzz/shm_hello.h"
+// The messages of the handshake that sets up shared memory.
+#include <weft/rpc/core/error.h>
+#include <weft/rpc/transport/shm/hello.h>
+#include <weft/rpc/transport/shm/segment.h>
+
+#include <algorithm>
+#include <cstring>
 
 #include "tests/fuzz/target.h"
 
 namespace weft::fuzz {
+namespace {
+
+// Fails if an invalid message is accepted, if a message is refused with another error than protocol_error, or
+// if a message that was written reads differently.
+void run(const std::uint8_t* data, std::size_t size) {
+  rpc::ShmHello::Bytes bytes{};
+  if (size != 0) std::memcpy(bytes.data(), data, std::min(size, bytes.size()));
+  const auto attempt = [](auto decode) {
+    try {
+      decode();
+    } catch (const rpc::Error& error) {
+      if (error.kind() != rpc::ErrorKind::protocol_error) fail(std::string("refused with ") + error.what());
+    }
+  };
+  attempt([&] {
+    const auto hello = rpc::ShmHello::decode(bytes);
+    if (rpc::ShmSegment::capacity_for(hello.capacity) != hello.capacity)
+      fail("an invalid capacity is accepted");
+    auto again = rpc::ShmHello::decode(hello.encode());
+    if (!(again == hello)) fail("does not read as it is written");
+  });
+  attempt([&] { (void)rpc::ShmProof::decode(std::span(bytes).first<rpc::ShmProof::size>()); });
+  attempt([&] { (void)rpc::ShmVerdict::decode(std::span(bytes).first<rpc::ShmVerdict::size>()); });
+}
+
+}  // namespace
 
 Corpus seeds() {
   rpc::ShmHello hello;
@@ -23,5 +54,6 @@ Corpus seeds() {
 }  // namespace weft::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  return weft::fuzz::fuzz_shm_hello(data, size);
+  weft::fuzz::run(data, size);
+  return 0;
 }

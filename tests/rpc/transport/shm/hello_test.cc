@@ -3,10 +3,7 @@
 #include <weft/rpc/transport/shm/segment.h>
 
 #include <cstring>
-#include <random>
-#include <vector>
 
-#include "tests/fuzz/shm_hello.h"
 #include "tests/support/errors.h"
 
 namespace weft::rpc::hello_test {
@@ -95,21 +92,6 @@ TEST(ShmHello, RefusesInvalidFields) {
   EXPECT_EQ(kind_of([&] { (void)ShmVerdict::decode(verdict); }), ErrorKind::protocol_error);
   EXPECT_EQ(kind_of([&] { (void)ShmProof::decode(verdict); }), ErrorKind::protocol_error);
   EXPECT_EQ(kind_of([&] { (void)ShmVerdict::decode(ShmProof{1}.encode()); }), ErrorKind::protocol_error);
-}
-
-TEST(ShmHelloFuzz, RandomInputs) {
-  std::mt19937_64 random(1);
-  for (int i = 0; i < 5'000; ++i) {
-    std::vector<std::uint8_t> input(random() % 100);
-    for (auto& byte : input) byte = static_cast<std::uint8_t>(random());
-    if (random() % 2 == 0) {  // not far from a good one
-      const auto good = some_hello().encode();
-      input.assign(reinterpret_cast<const std::uint8_t*>(good.data()),
-                   reinterpret_cast<const std::uint8_t*>(good.data()) + good.size());
-      input[random() % input.size()] ^= static_cast<std::uint8_t>(1U << (random() % 8));
-    }
-    fuzz::fuzz_shm_hello(input.data(), input.size());
-  }
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <random>
 #include <semaphore>
 
-#include "tests/fuzz/shm_ring.h"
 #include "tests/support/connections.h"
 #include "tests/support/pattern.h"
 
@@ -313,15 +312,6 @@ TEST_F(RingTest, ARandomWriterCanOnlyFailItsVictim) {
   scribbler.join();
   EXPECT_GT(broken, 0);
   EXPECT_GT(moved, 0);
-}
-
-TEST(RingFuzz, RandomInputs) {
-  std::mt19937_64 random(1);
-  for (int i = 0; i < 1000; ++i) {
-    std::vector<std::uint8_t> input(random() % 300);
-    for (auto& byte : input) byte = static_cast<std::uint8_t>(random());
-    fuzz::fuzz_ring(input.data(), input.size());
-  }
 }
 
 }  // namespace
