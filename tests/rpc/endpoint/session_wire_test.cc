@@ -99,6 +99,12 @@ class Connection {
       if (info.session != 0 || info.epoch != 0) return frame;
     }
   }
+  void expect_next(FrameKind kind, std::uint64_t id) {
+    const auto frame = next();
+    ASSERT_TRUE(frame);
+    EXPECT_EQ(frame->prefix.kind, kind);
+    EXPECT_EQ(frame->prefix.call_id, id);
+  }
   void expect_reply(std::uint64_t id) {
     const auto frame = next_but_received();
     ASSERT_TRUE(frame);
@@ -125,6 +131,20 @@ class Connection {
  private:
   Socket socket_;
 };
+
+// The first connection of session 1.
+Connection chosen(Agent& agent) {
+  Connection first(agent);
+  first.choose(1, 0);
+  return first;
+}
+// The connection after it, once the agent has asked for one.
+Connection chosen_again(Agent& agent, std::uint64_t accepted) {
+  Connection second(agent);
+  EXPECT_EQ(second.resumed().epoch, 1U);
+  second.choose(2, accepted);
+  return second;
+}
 
 class SessionWire : public testing::Test {
  protected:
@@ -175,8 +195,7 @@ TEST_F(SessionWire, BothStateWhatTheyHaveAcceptedAndSendTheRest) {
 
 // The earlier connection is open, and closes with the loss of nothing.
 TEST_F(SessionWire, AChoiceMovesCallsToTheOtherConnection) {
-  Connection first(agent_);
-  first.choose(1, 0);
+  Connection first = chosen(agent_);
   first.request("desk.hold", 10, 1);
   eventually("the call runs", [&] { return desk_->noted().size() == 1; });
   Connection second(agent_);
@@ -271,8 +290,7 @@ TEST_F(SessionWire, TheConnectionsOfOnePeerAreLimited) {
 
 // Otherwise each choice would queue all kept frames again.
 TEST_F(SessionWire, ASecondChoiceOfAConnectionClosesIt) {
-  Connection peer(agent_);
-  peer.choose(1, 0);
+  Connection peer = chosen(agent_);
   peer.request("desk.note", 10, 1);
   peer.expect_reply(1);
   peer.resume({.session = 1, .epoch = 2});
@@ -336,8 +354,7 @@ TEST_F(SessionWire, AQuestionThatIsOlderThanAnUnansweredChoiceMovesIt) {
 
 // Otherwise the peer would rely on a connection that is half open.
 TEST_F(SessionWire, AnAgentThatHasEndedItsSessionStatesThis) {
-  Connection first(agent_);
-  first.choose(1, 0);
+  Connection first = chosen(agent_);
   agent_.core()->lose(hand_, Error(ErrorKind::peer_lost, "the test lost it"));
   first.expect_end();
   Connection second(agent_);
@@ -351,16 +368,14 @@ TEST_F(SessionWire, AnAgentThatHasEndedItsSessionStatesThis) {
 
 TEST_F(SessionWire, AConnectionThatThePeerHasLeftCloses) {
   Agent hasty(over_tcp("node", std::chrono::milliseconds{500}));
-  Connection first(hasty);
-  first.choose(1, 0);
+  Connection first = chosen(hasty);
   Connection second(hasty);
   second.choose(2, 0);
   first.expect_end();
 }
 
 TEST_F(SessionWire, AGoodbyeOverAConnectionThatWasLeftCounts) {
-  Connection first(agent_);
-  first.choose(1, 0);
+  Connection first = chosen(agent_);
   Connection second(agent_);
   second.choose(2, 0);
   first.send(test::bytes_of(OutgoingMessage::goodbye(std::nullopt)));
@@ -368,8 +383,7 @@ TEST_F(SessionWire, AGoodbyeOverAConnectionThatWasLeftCounts) {
 }
 
 TEST_F(SessionWire, AnAcknowledgementOfUnsentFramesClosesTheConnection) {
-  Connection peer(agent_);
-  peer.choose(1, 0);
+  Connection peer = chosen(agent_);
   peer.request("desk.note", 10, 1);
   peer.expect_reply(1);
   peer.send(plain(FrameKind::received, 2));
@@ -383,8 +397,7 @@ TEST_F(SessionWire, AChoiceThatAcknowledgesUnsentFramesClosesTheConnection) {
 }
 
 TEST_F(SessionWire, AChoiceThatAcknowledgesFewerFramesThanBeforeClosesTheConnection) {
-  Connection first(agent_);
-  first.choose(1, 0);
+  Connection first = chosen(agent_);
   for (const std::uint64_t id : {1, 2}) first.request("desk.note", 10, id);
   for (const std::uint64_t id : {1, 2}) first.expect_reply(id);
   first.send(plain(FrameKind::received, 2));
@@ -396,8 +409,7 @@ TEST_F(SessionWire, AChoiceThatAcknowledgesFewerFramesThanBeforeClosesTheConnect
 
 // A large reply that no call awaits is read without being stored.
 TEST_F(SessionWire, AFrameThatIsSkippedCounts) {
-  Connection first(agent_);
-  first.choose(1, 0);
+  Connection first = chosen(agent_);
   first.send(reply(Buffer::allocate(2 << 20), 77));
   first.request("desk.note", 10, 1);
   first.expect_reply(1);
@@ -406,8 +418,7 @@ TEST_F(SessionWire, AFrameThatIsSkippedCounts) {
 }
 
 TEST_F(SessionWire, ARequestAcknowledgesTheFramesThatItsSenderHasAccepted) {
-  Connection peer(agent_);
-  peer.choose(1, 0);
+  Connection peer = chosen(agent_);
   peer.request_that_accepts(0, 1);
   peer.expect_reply(1);
   const std::uint64_t of_one_reply = session()->kept_bytes();
@@ -424,8 +435,7 @@ TEST_F(SessionWire, ARequestAcknowledgesTheFramesThatItsSenderHasAccepted) {
 
 // A layer's notification completes when it was sent, unless its attachments are large.
 TEST_F(SessionWire, ANotificationCompletesOnceItsAttachmentsAreReleased) {
-  Connection peer(agent_);
-  peer.choose(1, 0);
+  Connection peer = chosen(agent_);
   auto small = notify(filled(2000)), large = notify(filled(1 << 20));
   EXPECT_EQ(peer.next()->prefix.kind, FrameKind::request);
   got(std::move(small));  // without an acknowledgement
@@ -441,15 +451,12 @@ TEST_F(SessionWire, ANotificationIsSentAgainAsItWas) {
   Buffer lent = filled(2000);
   const Buffer before = Buffer::copy(lent.bytes());
   {
-    Connection first(agent_);
-    first.choose(1, 0);
+    Connection first = chosen(agent_);
     got(notify(lent));
     EXPECT_EQ(first.next()->prefix.kind, FrameKind::request);
   }
   std::fill(lent.bytes().begin(), lent.bytes().end(), std::byte{0});
-  Connection second(agent_);
-  EXPECT_EQ(second.resumed().epoch, 1U);
-  second.choose(2, 0);
+  Connection second = chosen_again(agent_, 0);
   const auto again = second.next_but_received();
   ASSERT_TRUE(again && again->attachments.size() == 1);
   EXPECT_TRUE(std::ranges::equal(again->attachments.front().bytes(), before.bytes()));
@@ -458,8 +465,7 @@ TEST_F(SessionWire, ANotificationIsSentAgainAsItWas) {
 // A program's notification completes when the callee has accepted it, and fails if it never will.
 TEST_F(SessionWire, TheFutureOfANotificationWaitsForItsAcceptance) {
   const Peer to_peer = agent_.peer("hand");
-  std::optional<Connection> peer(agent_);
-  peer->choose(1, 0);
+  std::optional<Connection> peer(chosen(agent_));
   auto accepted = to_peer.notify<&Desk::note>(1);
   const auto frame = peer->next();
   ASSERT_TRUE(frame);
@@ -474,26 +480,18 @@ TEST_F(SessionWire, TheFutureOfANotificationWaitsForItsAcceptance) {
 }
 
 TEST_F(SessionWire, AFrameThatAsksForItIsAcknowledgedAtOnce) {
-  Connection peer(agent_);
-  peer.choose(1, 0);
+  Connection peer = chosen(agent_);
   peer.request("desk.note", 1, 1, frame_flags::notify | frame_flags::acknowledge);
-  const auto frame = peer.next();
-  ASSERT_TRUE(frame);
-  EXPECT_EQ(frame->prefix.kind, FrameKind::received);
-  EXPECT_EQ(frame->prefix.call_id, 1U);
+  peer.expect_next(FrameKind::received, 1);
 }
 
 // The handler of the notification answers an earlier call, whose reply acknowledges that call alone.
 TEST_F(SessionWire, AReplyDoesNotReplaceTheAcknowledgementOfALaterFrame) {
-  Connection peer(agent_);
-  peer.choose(1, 0);
+  Connection peer = chosen(agent_);
   peer.request("desk.hold", 10, 1);
   peer.request("desk.answer", 10, 2, frame_flags::notify | frame_flags::acknowledge);
-  EXPECT_EQ(peer.next()->prefix.kind, FrameKind::reply);
-  const auto frame = peer.next();
-  ASSERT_TRUE(frame);
-  EXPECT_EQ(frame->prefix.kind, FrameKind::received);
-  EXPECT_EQ(frame->prefix.call_id, 2U);
+  peer.expect_next(FrameKind::reply, 1);
+  peer.expect_next(FrameKind::received, 2);
 }
 
 // The end of a notification makes a call while the frames that follow it are about to be sent again.
@@ -501,15 +499,12 @@ TEST_F(SessionWire, CallsThatAnAcknowledgementCausesFollowTheFramesBeforeThem) {
   const Peer to_peer = agent_.peer("hand");
   Future<std::int64_t> second_call, third_call;
   {
-    Connection first(agent_);
-    first.choose(1, 0);
+    Connection first = chosen(agent_);
     to_peer.notify<&Desk::note>(1).then([&](Result<void>&&) { third_call = to_peer.call<&Desk::note>(3); });
     second_call = to_peer.call<&Desk::note>(2);
     for (int i = 0; i < 2; ++i) EXPECT_EQ(first.next()->prefix.kind, FrameKind::request);
   }
-  Connection second(agent_);
-  EXPECT_EQ(second.resumed().epoch, 1U);
-  second.choose(2, 1);  // it has accepted the notification alone
+  Connection second = chosen_again(agent_, 1);  // it has accepted the notification alone
   for (const std::int64_t number : {2, 3}) {
     const auto frame = second.next_but_received();
     ASSERT_TRUE(frame);
@@ -524,8 +519,7 @@ TEST_F(SessionWire, CallsThatAnAcknowledgementCausesFollowTheFramesBeforeThem) {
 // So does the end of the session.
 TEST_F(SessionWire, AnAcknowledgementMayCauseTheEndOfTheSession) {
   {
-    Connection first(agent_);
-    first.choose(1, 0);
+    Connection first = chosen(agent_);
     agent_.peer("hand").notify<&Desk::note>(1).then(
         [&](Result<void>&&) { agent_.core()->lose(hand_, Error(ErrorKind::peer_lost, "the test lost it")); });
     EXPECT_EQ(first.next()->prefix.kind, FrameKind::request);
@@ -543,17 +537,14 @@ TEST_F(SessionWire, ARequestThatWasCancelledDuringAnAbsenceIsNotSentAgain) {
   const Peer to_peer = agent_.peer("hand");
   Future<std::int64_t> call;
   {
-    Connection first(agent_);
-    first.choose(1, 0);
+    Connection first = chosen(agent_);
     call = to_peer.call<&Desk::note>(1);
     EXPECT_EQ(first.next()->prefix.kind, FrameKind::request);
   }
   eventually("the peer is absent", [&] { return agent_.core()->sessions().is_absent(hand_); });
   call.cancel();
   EXPECT_EQ(test::kind_of([&] { return got(std::move(call)); }), ErrorKind::cancelled);
-  Connection second(agent_);
-  EXPECT_EQ(second.resumed().epoch, 1U);
-  second.choose(2, 0);
+  Connection second = chosen_again(agent_, 0);
   auto again = to_peer.call<&Desk::note>(2);
   const auto withdrawn = second.next_but_received(), cancel = second.next_but_received(),
              request = second.next_but_received();
@@ -589,8 +580,7 @@ TEST_F(SessionWire, ReturnsOfCreditThatThePeerDoesNotAcknowledgeAreLimited) {
   options.limits.calls = 1;  // so each notification returns its credit
   Agent strict(options);
   strict.serve(desk_);
-  Connection peer(strict);
-  peer.choose(1, 0);
+  Connection peer = chosen(strict);
   for (std::uint64_t first = 1; first <= 4096; first += 64) {
     for (std::uint64_t id = first; id < first + 64; ++id)
       peer.request("desk.note", 1, id, frame_flags::notify);
@@ -618,15 +608,13 @@ TEST_F(SessionWire, OnlyTheLatestIncarnationsThatTheJobHasLostAreRefused) {
   EXPECT_EQ(reason->kind(), ErrorKind::lease_lost) << reason->what();
   refused.expect_end();
   core.forget({"another", 1024}, "its lease has expired");
-  Connection accepted(agent_);
-  accepted.choose(1, 0);
+  Connection accepted = chosen(agent_);
   accepted.request("desk.note", 10, 1);
   accepted.expect_reply(1);
 }
 
 TEST_F(SessionWire, CallsThatFailFastDoNotWaitForAnotherConnection) {
-  std::optional<Connection> first(agent_);
-  first->choose(1, 0);
+  std::optional<Connection> first(chosen(agent_));
   const Peer to_peer = agent_.peer("hand").with({.fail_fast = true});
   auto call = to_peer.call<&Desk::note>(1);
   auto notification = to_peer.notify<&Desk::note>(2);
@@ -647,8 +635,7 @@ TEST_F(SessionWire, CallsThatFailFastDoNotWaitForAnotherConnection) {
 
 // The later incarnation seemed to have replaced it.
 TEST_F(SessionWire, AnIncarnationThatOutlivesALaterOneIsReached) {
-  Connection earlier(agent_);
-  earlier.choose(1, 0);
+  Connection earlier = chosen(agent_);
   Connection later(agent_, "hand", 8);
   later.choose(1, 0);
   const auto expect_call = [&](const Peer& to_peer) {
@@ -675,8 +662,7 @@ TEST_F(SessionWire, ACallToOneIncarnationIsNotSentToAnother) {
 
 // Job::quiesce() compares this number.
 TEST_F(SessionWire, TheRequestsOfAnEndedSessionAreCounted) {
-  Connection peer(agent_);
-  peer.choose(1, 0);
+  Connection peer = chosen(agent_);
   peer.request("desk.note", 10, 1);
   peer.expect_reply(1);
   const Sessions& sessions = agent_.core()->sessions();
@@ -698,8 +684,7 @@ TEST_F(SessionWire, APeerForWhichTooMuchIsKeptIsNotAwaited) {
   Agent agent(narrow());
   agent.serve<Page>();
   {
-    Connection peer(agent);
-    peer.choose(1, 0);
+    Connection peer = chosen(agent);
     peer.request("page", 9 << 20, 1);
     peer.expect_reply(1);
   }
@@ -710,8 +695,7 @@ TEST_F(SessionWire, APeerForWhichTooMuchIsKeptIsNotAwaited) {
 TEST_F(SessionWire, UnacknowledgedRepliesDelayAllRequestsButThoseOfStreams) {
   Agent agent(narrow());
   agent.serve<Page>();
-  Connection peer(agent);
-  peer.choose(1, 0);
+  Connection peer = chosen(agent);
   peer.request("page", 9 << 20, 1);
   peer.expect_reply(1);
   peer.request("page", 1, 2);
@@ -737,8 +721,7 @@ TEST_F(SessionWire, ASessionThatThisAgentHasForgottenIsMadeAgain) {
 // The peer has ended its session with this agent, and makes another one.
 TEST_F(SessionWire, ANewSessionEndsTheCallsOfTheOldOne) {
   const Peer to_peer = agent_.peer("hand");
-  Connection peer(agent_);
-  peer.choose(1, 0);
+  Connection peer = chosen(agent_);
   auto call = to_peer.call<&Desk::note>(1);
   EXPECT_EQ(peer.next()->prefix.kind, FrameKind::request);
   Connection next(agent_);
