@@ -61,5 +61,14 @@ TEST(Blacklist, AHealthyTimeEndsTheDoubling) {
   EXPECT_LE(*list.until("a"), 20s);
 }
 
+TEST(Blacklist, WithoutACooldownAHostIsBlacklistedForever) {
+  Blacklist list({.failures = 1, .cooldown = 0s}, 1);
+  EXPECT_TRUE(list.fail("a", 0s, 0s));
+  EXPECT_FALSE(list.until("a"));
+  EXPECT_FALSE(list.next_release());
+  EXPECT_TRUE(list.release(std::chrono::hours{10'000}).empty());
+  EXPECT_TRUE(list.holds("a"));
+}
+
 }  // namespace
 }  // namespace weft::tool::launch::elastic::blacklist_test

@@ -152,6 +152,12 @@ TEST(ElasticDriver, HostsMayHaveDifferentNumbersOfSlots) {
   EXPECT_EQ(job.places(), "0=a/0 1=b/0 2=b/1 3=c/0 4=c/1 5=c/2");
 }
 
+TEST(ElasticDriver, NoMoreThanTheMaximumStart) {
+  Job job(from_to(2, 3));
+  job.find({{"a", 2}, {"b", 8}});
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0");
+}
+
 TEST(ElasticDriver, NoWorkerStartsBeforeTheMinimumOfSlotsExists) {
   Job job(from_to(8, 20));
   job.find({});
@@ -466,6 +472,15 @@ TEST(ElasticDriver, AWorkerThatIsNotReadyInTimeHasFailed) {
   EXPECT_EQ(job.places(), "0=a/0");
 }
 
+TEST(ElasticDriver, WithoutAStartTimeoutAWorkerIsReadyAtOnce) {
+  DriverOptions options = from_to(2, 2);
+  options.start_timeout = 0s;
+  Job job(options);
+  job.find({{"a", 2}});
+  job.wait(1h);
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1");
+}
+
 TEST(ElasticDriver, TheResetLimitEndsTheJob) {
   for (const std::size_t limit : {1, 2}) {
     DriverOptions options = from_to(2, 4);
@@ -560,6 +575,15 @@ TEST(ElasticDriver, AWorkerThatStartsWhenTheJobSucceedsIsStopped) {
   job.ready(2);
   job.succeed(0);
   EXPECT_EQ(job.places(), "1=a/1 2=b/0");
+}
+
+TEST(ElasticDriver, NewHostsAreIgnoredAfterASuccess) {
+  Job job(from_to(1, 4), {{"a", 2}});
+  job.succeed(0);
+  job.find({{"b", 2}});
+  EXPECT_EQ(job.places(), "1=a/1");
+  job.succeed(1);
+  EXPECT_EQ(job.end(), "");
 }
 
 // --- Another driver takes over ---

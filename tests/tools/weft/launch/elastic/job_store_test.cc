@@ -1,10 +1,16 @@
 #include "tools/weft/launch/elastic/job_store.h"
 
+#include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/job/job.h>
 #include <weft/rpc/job/membership/roster.h>
 
 #include <gtest/gtest.h>
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
 
+#include "tests/support/job.h"
 #include "tests/tools/weft/launch/elastic/store_on_loop.h"
+#include "tools/weft/errors.h"
 #include "tools/weft/launch/elastic/takeover.h"
 
 namespace weft::tool::launch::elastic::job_store_test {
@@ -150,6 +156,33 @@ TEST_F(StoreOfAJob, RunsNoCallbackAfterItIsClosed) {
   EXPECT_EQ(store->waiting(), 0U);
   job.reset();
   EXPECT_EQ(closed, 1);
+}
+
+TEST(OpenJobStore, AWorkerJoinsByTheStoreThatTheDriverKeeps) {
+  const test::TcpJobStore place;
+  asio::io_context context;
+  const auto work = asio::make_work_guard(context);
+  std::string told;
+  JobStore job(std::make_shared<rpc::AsioLoop>(context), open_job_store({place.url, {}, false}),
+               [&](const std::string& name, std::uint64_t incarnation) {
+                 told = name + "#" + std::to_string(incarnation);
+               });
+  rpc::MemberOptions options{{.name = "worker0", .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 1}};
+  options.rendezvous = {.store = place.url, .rank = rpc::Rendezvous::no_rank, .fixed_world = false};
+  rpc::Job worker(options);
+  worker.join().get();
+  while (told.empty() && context.run_one_for(1min) != 0) {
+  }
+  EXPECT_EQ(told, "worker0#" + std::to_string(worker.agent().id().incarnation));
+}
+
+TEST(OpenJobStore, OtherHostsNeedCredentials) {
+  try {
+    open_job_store({"tcp://0.0.0.0:0", {}, false});
+    ADD_FAILURE() << "is open to everybody";
+  } catch (const UsageError& error) {
+    EXPECT_STREQ(error.what(), "workers on other hosts need --secret FILE, certificates, or --insecure");
+  }
 }
 
 }  // namespace

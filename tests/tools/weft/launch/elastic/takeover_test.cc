@@ -62,6 +62,12 @@ class TakingOver : public ::testing::Test, protected testing::StoreOnLoop {
   Driver first, second;
 };
 
+TEST_F(TakingOver, TheFirstDriverFindsNoJob) {
+  drive(first);
+  EXPECT_FALSE(first.found);
+  EXPECT_EQ(first.waits, 0);
+}
+
 TEST_F(TakingOver, AnotherDriverContinuesOnceTheLeaseHasEnded) {
   drive(first);
   bool saved = false;
