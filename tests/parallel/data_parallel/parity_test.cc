@@ -368,6 +368,46 @@ TEST(ReplicaGroups, MayShrinkAndGrow) {
 
 // --- Batch norm over all ranks ---
 
+TEST_F(ReplicaParity, SyncBatchNormTrainsAsABatchNormOverTheWholeBatch) {
+  const auto norm_groups = company.groups({.name = "norms"});
+  const auto layers_of = [](const auto& norm) {
+    torch::nn::Sequential layers(torch::nn::Linear(5, 4), norm, torch::nn::Tanh(), torch::nn::Linear(4, 3));
+    layers->to(at::kDouble);
+    fill(*layers);
+    return layers;
+  };
+  for (const bool affine : {true, false})
+    for (const auto& rows : {std::vector<std::int64_t>{2, 2}, {1, 1}, {1, 3}}) {
+      const std::int64_t total = rows[0] + rows[1];
+      const auto options = torch::nn::BatchNormOptions(4).affine(affine);
+      auto alone = layers_of(torch::nn::BatchNorm1d(options));
+      torch::optim::SGD own(alone->parameters(), 0.1);
+      for (int step = 0; step < 3; ++step) {
+        const Batch batch = Batch::of_step(step, 1, total);
+        own.zero_grad();
+        ((alone->forward(batch.data) - batch.target).square().sum() / total).backward();
+        own.step();
+      }
+      on_ranks(groups, [&](const Group& group) {
+        const auto rank = static_cast<std::size_t>(group.rank());
+        auto layers = layers_of(SyncBatchNorm(options, norm_groups[rank]));
+        DistributedDataParallel ddp{group, layers};
+        torch::optim::SGD optimizer(layers->parameters(), 0.1);
+        for (int step = 0; step < 3; ++step) {
+          const Batch whole = Batch::of_step(step, 1, total);
+          const std::int64_t first = rank == 0 ? 0 : rows[0];
+          const at::Tensor data = whole.data.narrow(0, first, rows[rank]);
+          const at::Tensor target = whole.target.narrow(0, first, rows[rank]);
+          optimizer.zero_grad();
+          // The average over two ranks is scaled to the sum over all rows, divided by their number.
+          ((ddp.forward(data) - target).square().sum() * 2 / total).backward();
+          optimizer.step();
+        }
+        expect_close(values_of(*layers), values_of(*alone), 1e-8);
+      });
+    }
+}
+
 TEST_F(ReplicaParity, SyncBatchNormKeepsTheMemoryFormat) {
   on_ranks(groups, [](const Group& group) {
     const auto check = [&](const std::vector<std::int64_t>& shape, at::MemoryFormat format) {

@@ -2,6 +2,11 @@
 #include <weft/dist_autograd/internal/autograd_layer.h>
 #include <weft/dist_autograd/pass.h>
 #include <weft/parallel/collectives/functional.h>
+#include <weft/parallel/data_parallel/hooks/adasum_hook.h>
+#include <weft/parallel/data_parallel/hooks/cast_hook.h>
+#include <weft/parallel/data_parallel/hooks/power_sgd_hook.h>
+#include <weft/parallel/data_parallel/hooks/quantization_hook.h>
+#include <weft/parallel/data_parallel/hooks/top_k_hook.h>
 #include <weft/parallel/data_parallel/sync_batch_norm.h>
 #include <weft/rref/rref.h>
 
@@ -66,6 +71,28 @@ class InAPassOfFour : public InAPass {
  protected:
   InAPassOfFour() : InAPass(4) {}
 };
+
+TEST_F(InAPassOfFour, RanksMayHaveDifferentNumbersOfBatches) {
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp{group, net, small()};
+    std::vector<Batch> batches;
+    for (int step = 0; step <= group.rank(); ++step)
+      batches.push_back(Batch::of_step(step, ranks).part(group.rank(), ranks));
+    std::vector<at::Tensor> in_passes, locals;
+    for (Batch& batch : ddp.join(batches)) {
+      net->zero_grad();
+      torch::mse_loss(ddp.forward(batch.data), batch.target).backward();
+      for (const at::Tensor& gradient : gradients_of(*net)) locals.push_back(gradient);
+    }
+    for (Batch& batch : ddp.join(batches)) {
+      Pass pass{agent};
+      pass.backward(torch::mse_loss(ddp.forward(pass, batch.data), batch.target)).get();
+      for (const at::Tensor& gradient : gradients_of(pass, *net)) in_passes.push_back(gradient.clone());
+    }
+    expect_close(in_passes, locals);
+  });
+}
 
 // The passes of all ranks use the same remote layer. Its gradients are separate for each pass.
 TEST_F(InAPassOfFour, RemoteLayersHaveTheGradientsOfTheirPass) {
@@ -349,6 +376,59 @@ TEST_F(InAPass, BackwardsOverTheSameGraphAddUp) {
     for (const at::Tensor& gradient : gradients_of(pass, *net)) twice.push_back(2 * gradient);
     pass.backward(loss).get();
     expect_close(gradients_of(pass, *net), twice);
+  });
+}
+
+// Each gradient is a multiple of ones, which every hook here reduces exactly. Adasum averages parallel
+// gradients of the lengths 1 and 2 to 1.5, like the others.
+struct Multiples : torch::nn::Module {
+  Multiples() {
+    for (int i = 0; i < 4; ++i)
+      weights.push_back(register_parameter("w" + std::to_string(i), at::ones({16, 16})));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor sum = at::zeros({});
+    for (const at::Tensor& weight : weights) sum = sum + (weight * x).sum();
+    return sum;
+  }
+  std::vector<at::Tensor> weights;
+};
+
+TEST_F(InAPass, EachOfTwoPassesInFlightGetsItsOwnGradientsFromAHook) {
+  const std::vector<std::function<std::shared_ptr<CommunicationHook>()>> hooks{
+      [] { return nullptr; },
+      [] { return std::make_shared<CastHook>(at::kBFloat16); },
+      [] { return std::make_shared<QuantizationHook>(); },
+      [] { return std::make_shared<TopKHook>(TopKOptions{.ratio = 1}); },
+      [] { return std::make_shared<PowerSgdHook>(PowerSgdOptions{.start_iteration = 0}); },
+      [] { return std::make_shared<AdasumHook>(); },
+  };
+  on_all([&](const Group& group, rpc::Agent& agent) {
+    for (const bool narrow : {false, true})
+      for (const auto& make : hooks) {
+        Options options{.bucket_bytes = {1}};
+        if (narrow) options.mixed_precision.reduction = at::kBFloat16;
+        const auto model = std::make_shared<Multiples>();
+        DistributedDataParallel ddp{group, model, options};
+        const auto hook = make();
+        SCOPED_TRACE(hook == nullptr ? "none" : hook->name());
+        ddp.set_hook(hook);
+        for (int round = 0; round < 3; ++round) {
+          std::vector<Pass> passes;
+          std::vector<rpc::Future<void>> done;
+          std::vector<at::Tensor> losses;
+          for (int pass = 1; pass <= 2; ++pass) {
+            passes.emplace_back(agent);
+            losses.push_back(ddp.forward(passes.back(), at::full({}, (group.rank() + 1) * pass, at::kFloat)));
+          }
+          for (std::size_t pass = 0; pass < 2; ++pass) done.push_back(passes[pass].backward(losses[pass]));
+          for (auto& each : done) each.get();
+          for (std::size_t pass = 0; pass < 2; ++pass)
+            for (const at::Tensor& gradient : gradients_of(passes[pass], *model))
+              expect_close({gradient}, {at::full({16, 16}, 1.5 * static_cast<double>(pass + 1), at::kFloat)},
+                           1e-2);
+        }
+      }
   });
 }
 

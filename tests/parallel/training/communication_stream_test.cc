@@ -42,24 +42,6 @@ at::Tensor sum_of_squares(const at::Tensor& output, const at::Tensor& target) {
   return (difference * difference).mean();
 }
 
-// Doubles the averages in a second step, when a thread waits for it, and notes the streams of all steps.
-struct Doubles : CommunicationHook {
-  Doubles(c10::Device on, std::atomic<bool>& idle) : device(on), device_is_idle(idle) {}
-  std::optional<rpc::Future<void>> run(const Group& group, GradientBucket& bucket, int step) override {
-    streams.push_back(FakeAccelerator::install().current(device));
-    if (step == 0) return all_reduce_average(group, bucket.buffer);
-    device_is_idle = true;
-    FakeAccelerator::install().launch(device, [buffer = bucket.buffer] {
-      auto* values = static_cast<double*>(buffer.data_ptr());
-      std::transform(values, values + buffer.numel(), values, [](double value) { return 2 * value; });
-    });
-    return std::nullopt;
-  }
-  const c10::Device device;
-  std::atomic<bool>& device_is_idle;
-  std::vector<c10::Stream> streams;
-};
-
 class OnDevices : public ::testing::Test, protected collectives::testing::FakeDevices {
  protected:
   OnDevices() : FakeDevices(ranks) {}
@@ -78,33 +60,10 @@ class OnDevices : public ::testing::Test, protected collectives::testing::FakeDe
   static std::vector<at::Tensor> doubled_gradients_alone() {
     Layers net(at::kCPU);
     const Batch all = Batch::of_step(0, ranks);
-    (2 * sum_of_squares(net.forward(all.data), all.target)).backward();
-    return gradients_of(net);
-  }
-  void train(bool on_other_streams) {
-    on_all([&](const Group& group, rpc::Agent&) {
-      const c10::Device device = this->device(group.rank());
-      const auto net = std::make_shared<Layers>(device);
-      DistributedDataParallel ddp{group, net};
-      const auto hook = std::make_shared<Doubles>(device, idle[static_cast<std::size_t>(group.rank())]);
-      ddp.set_hook(hook);
-      for (int step = 0; step < 3; ++step) {
-        std::optional<c10::StreamGuard> on;
-        if (on_other_streams)
-          on.emplace(c10::Stream(c10::Stream::UNSAFE, device, FakeAccelerator::pooled + 1 + step));
-        for (const at::Tensor& parameter : net->parameters()) parameter.mutable_grad().reset();
-        const Batch batch = Batch::of_step(0, ranks).part(group.rank(), ranks);
-        sum_of_squares(ddp.forward(batch.data.to(device)), batch.target.to(device)).backward();
-        std::vector<at::Tensor> gradients;
-        for (const at::Tensor& parameter : net->parameters()) gradients.push_back(parameter.grad());
-        expect_close(on_cpu(gradients), doubled_gradients_alone());
-        hook->device_is_idle = false;
-      }
-      if (on_other_streams) return;
-      EXPECT_EQ(hook->streams.size(), 6U);
-      for (const c10::Stream& stream : hook->streams) EXPECT_EQ(stream, hook->streams.front());
-      EXPECT_NE(hook->streams.front(), accelerator.current(device));
-    });
+    sum_of_squares(net.forward(all.data), all.target).backward();
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& parameter : net.parameters()) gradients.push_back(parameter.grad() * 2);
+    return gradients;
   }
 
   const std::shared_ptr<rpc::Tracer> tracer = std::make_shared<rpc::Tracer>();  // of rank 1
@@ -184,10 +143,45 @@ TEST_F(Streams, ReadersWaitForCollectives) {
   EXPECT_EQ(*tensor.const_data_ptr<float>(), 4);
 }
 
-TEST_F(OnDevices, BackwardAveragesTheGradients) { train(false); }
+// Doubles the averages in a second step, when a thread waits for it, and notes the streams of all steps.
+struct Doubles : CommunicationHook {
+  Doubles(c10::Device on, std::atomic<bool>& idle) : device(on), device_is_idle(idle) {}
+  std::optional<rpc::Future<void>> run(const Group& group, GradientBucket& bucket, int step) override {
+    streams.push_back(FakeAccelerator::install().current(device));
+    if (step == 0) return all_reduce_average(group, bucket.buffer);
+    device_is_idle = true;
+    FakeAccelerator::install().launch(device, [buffer = bucket.buffer] {
+      auto* values = static_cast<double*>(buffer.data_ptr());
+      std::transform(values, values + buffer.numel(), values, [](double value) { return 2 * value; });
+    });
+    return std::nullopt;
+  }
+  const c10::Device device;
+  std::atomic<bool>& device_is_idle;
+  std::vector<c10::Stream> streams;
+};
 
-// Such a stream executes work only while a thread waits for it.
-TEST_F(OnDevices, ForwardAndBackwardMayRunOnOtherStreams) { train(true); }
+TEST_F(OnDevices, BackwardAveragesTheGradients) {
+  on_all([&](const Group& group, rpc::Agent&) {
+    const c10::Device device = this->device(group.rank());
+    const auto net = std::make_shared<Layers>(device);
+    DistributedDataParallel ddp{group, net};
+    const auto hook = std::make_shared<Doubles>(device, idle[static_cast<std::size_t>(group.rank())]);
+    ddp.set_hook(hook);
+    for (int step = 0; step < 3; ++step) {
+      for (const at::Tensor& parameter : net->parameters()) parameter.mutable_grad().reset();
+      const Batch batch = Batch::of_step(0, ranks).part(group.rank(), ranks);
+      sum_of_squares(ddp.forward(batch.data.to(device)), batch.target.to(device)).backward();
+      std::vector<at::Tensor> gradients;
+      for (const at::Tensor& parameter : net->parameters()) gradients.push_back(parameter.grad());
+      expect_close(on_cpu(gradients), doubled_gradients_alone());
+      hook->device_is_idle = false;
+    }
+    EXPECT_EQ(hook->streams.size(), 6U);
+    for (const c10::Stream& stream : hook->streams) EXPECT_EQ(stream, hook->streams.front());
+    EXPECT_NE(hook->streams.front(), accelerator.current(device));
+  });
+}
 
 TEST_F(OnDevices, APassAveragesItsGradients) {
   on_all([&](const Group& group, rpc::Agent& agent) {
@@ -205,6 +199,27 @@ TEST_F(OnDevices, APassAveragesItsGradients) {
     expect_close(on_cpu(gradients), doubled_gradients_alone());
     hook->device_is_idle = false;
     for (const c10::Stream& stream : hook->streams) EXPECT_NE(stream, accelerator.current(device));
+  });
+}
+
+// Each step uses another stream, which executes work only while a thread waits for it.
+TEST_F(OnDevices, ForwardAndBackwardMayRunOnOtherStreams) {
+  on_all([&](const Group& group, rpc::Agent&) {
+    const c10::Device device = this->device(group.rank());
+    const auto net = std::make_shared<Layers>(device);
+    DistributedDataParallel ddp{group, net};
+    const auto hook = std::make_shared<Doubles>(device, idle[static_cast<std::size_t>(group.rank())]);
+    ddp.set_hook(hook);
+    for (int step = 0; step < 3; ++step) {
+      const c10::StreamGuard on(c10::Stream(c10::Stream::UNSAFE, device, FakeAccelerator::pooled + 1 + step));
+      for (const at::Tensor& parameter : net->parameters()) parameter.mutable_grad().reset();
+      const Batch batch = Batch::of_step(0, ranks).part(group.rank(), ranks);
+      sum_of_squares(ddp.forward(batch.data.to(device)), batch.target.to(device)).backward();
+      std::vector<at::Tensor> gradients;
+      for (const at::Tensor& parameter : net->parameters()) gradients.push_back(parameter.grad());
+      expect_close(on_cpu(gradients), doubled_gradients_alone());
+      hook->device_is_idle = false;
+    }
   });
 }
 

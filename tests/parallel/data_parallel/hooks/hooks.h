@@ -143,6 +143,23 @@ void expect_that_everything_is_sent(Make make, const Shapes& shapes, int iterati
   });
 }
 
+// Trains a Net for 300 steps on the outputs of a teacher. Returns its loss afterwards.
+inline double loss_after_training(const Group& group, std::shared_ptr<CommunicationHook> hook,
+                                  const Options& options, double momentum) {
+  Net teacher(7);
+  auto net = std::make_shared<Net>();
+  DistributedDataParallel ddp{group, net, options};
+  ddp.set_hook(std::move(hook));
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(momentum));
+  for (int step = 0; step < 300; ++step) {
+    Batch batch = Batch::of_step(step, 2, 8).part(group.rank(), 2);
+    batch.target = teacher.forward(batch.data).detach();
+    train_step(optimizer, ddp, batch);
+  }
+  const Batch test = Batch::of_step(1000, 1, 256);
+  return torch::mse_loss(net->forward(test.data), teacher.forward(test.data)).item<double>();
+}
+
 // The gradients of one bucket in two buckets, of which the later one is reduced first.
 class InTwoBuckets {
  public:

@@ -284,6 +284,20 @@ TEST(PowerSgdHook, ATrainingRunIsResumed) {
   });
 }
 
+TEST(PowerSgdHook, TrainsLikeAllReduce) {
+  on_ranks(2, Backend::memory, [](const Group& group) {
+    const Batch test = Batch::of_step(1000, 1, 256);
+    const double first = torch::mse_loss(Net().forward(test.data), Net(7).forward(test.data)).item<double>();
+    const double exact = loss_after_training(group, nullptr, {}, 0.9);
+    const auto hook = std::make_shared<PowerSgdHook>(
+        PowerSgdOptions{.rank = 1, .start_iteration = 10, .min_compression_rate = 1});
+    const double compressed = loss_after_training(group, hook, {}, 0.9);
+    EXPECT_LT(hook->volume().sent, hook->volume().gradients * 2 / 3);
+    EXPECT_LT(exact, first / 50);
+    EXPECT_LT(compressed, 1.5 * exact);
+  });
+}
+
 TEST(PowerSgdHook, RefusesInvalidOptions) {
   expect_invalid([] { PowerSgdHook({.rank = 0}); }, "PowerSgdHook: rank 0, expected 1 or more");
   expect_invalid([] { PowerSgdHook({.start_iteration = -1}); },

@@ -109,6 +109,15 @@ TEST(TopKHook, SendsOtherTypesAndLayouts) {
   });
 }
 
+TEST(TopKHook, TrainsWithinDistributedDataParallel) {
+  on_ranks(2, Backend::memory, [](const Group& group) {
+    const Options options{.bucket_bytes = {200}};
+    const double exact = loss_after_training(group, nullptr, options, 0);
+    const auto hook = std::make_shared<TopKHook>(TopKOptions{.ratio = 0.1});
+    EXPECT_LT(loss_after_training(group, hook, options, 0), 1.2 * exact);
+  });
+}
+
 TEST(TopKHook, RefusesInvalidOptions) {
   for (const double ratio : {0.0, -1.0, 1.5, std::nan("")})
     expect_invalid([&] { TopKHook({.ratio = ratio}); },

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -22,6 +25,18 @@ Names names_of(const std::vector<ReductionLaunch>& launches) {
   return names;
 }
 
+TEST(ReductionPlanner, PlansRequestsThatAllRanksHaveMade) {
+  ReductionPlanner planner(2);
+  planner.add(0, request("a"), {});
+  planner.add(1, request("b"), {});
+  EXPECT_EQ(planner.ready_bytes(), 0U);
+  planner.add(0, request("b"), {});
+  EXPECT_EQ(planner.ready_bytes(), 8U);
+  planner.add(1, request("a"), {});
+  EXPECT_EQ(names_of(planner.plan(100)), (Names{{"b", "a"}}));  // in the order in which they became ready
+  EXPECT_EQ(planner.ready_bytes(), 0U);
+}
+
 TEST(ReductionPlanner, FusesRequestsOfOneKindUpToTheLimit) {
   ReductionPlanner planner(1);
   for (const auto& [name, bytes, kind] :
@@ -38,6 +53,39 @@ TEST(ReductionPlanner, LaunchesLargeRequestsAlone) {
   for (const auto& [name, bytes] : {std::pair{"a", 3}, {"b", 4}, {"c", 3}, {"d", 3}})
     planner.add(0, request(name, static_cast<std::uint64_t>(bytes)), {});
   EXPECT_EQ(names_of(planner.plan(100, 3)), (Names{{"a", "c", "d"}, {"b"}}));
+}
+
+// For any order of requests, each request is planned once, and no launch exceeds the limit.
+TEST(ReductionPlanner, AcceptsRequestsInAnyOrder) {
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    std::mt19937 random(seed);
+    ReductionPlanner planner(3);
+    std::vector<std::pair<int, std::size_t>> requests;
+    std::vector<std::uint64_t> bytes;
+    for (std::size_t i = 0; i < 20; ++i) bytes.push_back(1 + random() % 40);
+    for (int rank = 0; rank < 3; ++rank)
+      for (std::size_t i = 0; i < bytes.size(); ++i) requests.emplace_back(rank, i);
+    std::shuffle(requests.begin(), requests.end(), random);
+    std::map<std::string, int> planned;
+    for (const auto& [rank, i] : requests) {
+      planner.add(rank, request(std::to_string(i), bytes[i], i % 2 == 0 ? "f" : "d"), {});
+      if (random() % 5 != 0) continue;
+      for (const auto& launch : planner.plan(50)) {
+        std::uint64_t sum = 0;
+        for (const auto& name : launch.names) {
+          sum += bytes[std::stoul(name)];
+          ++planned[name];
+          EXPECT_EQ(std::stoul(name) % 2, std::stoul(launch.names.front()) % 2);
+        }
+        EXPECT_TRUE(launch.error.empty());
+        EXPECT_LE(sum, 50U);
+      }
+    }
+    for (const auto& launch : planner.plan(50))
+      for (const auto& name : launch.names) ++planned[name];
+    EXPECT_EQ(planned.size(), bytes.size()) << "seed " << seed;
+    for (const auto& [name, times] : planned) EXPECT_EQ(times, 1) << name;
+  }
 }
 
 TEST(ReductionPlanner, ReportsMissingRanks) {
