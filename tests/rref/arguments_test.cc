@@ -238,7 +238,7 @@ TEST_F(ArgumentsTest, AFetchFromALostOwnerFailsWithOwnerLost) {
   auto sum = peer("anna", "bert").call<&Keeper::sum>(value, 1);
   eventually("the fetch waits", [&] { return observers["owner"]->seen("weft.rref.fetch").size() == 1; });
   std::thread ending([&] { end("owner"); });  // it waits for its handler
-  expect_error([&] { got(std::move(sum)); }, ErrorKind::owner_lost, part("owner"));
+  expect_error([&] { got(std::move(sum)); }, ErrorKind::owner_lost, "owner");
   gate->set();
   ending.join();
 }

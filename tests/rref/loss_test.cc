@@ -36,7 +36,7 @@ class LossTest : public RRefTest, public testing::WithParamInterface<bool> {
   }
   template <class F>
   static void expect_owner_lost(F&& f) {
-    expect_error(f, ErrorKind::owner_lost, part("owner"));
+    expect_error(f, ErrorKind::owner_lost, "owner");
   }
 };
 INSTANTIATE_TEST_SUITE_P(, LossTest, testing::Bool(),

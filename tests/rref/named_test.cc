@@ -100,7 +100,7 @@ TEST_F(NamedTest, OtherArgumentsAreRefused) {
   Shared::gate->set();
   got(shared("anna", 5).ready());
   expect_error([&] { got(shared("bert", 6).ready()); }, ErrorKind::already_exists,
-               part("created with other arguments: shared.new 5, now shared.new 6"));
+               "created with other arguments: shared.new 5, now shared.new 6");
   EXPECT_EQ(kind_of([&] { got(create<Box>(peer("bert", "owner"), Named{"it"}, 5).ready()); }),
             ErrorKind::already_exists)
       << "nor may another type have the name";

@@ -19,7 +19,6 @@ using test::got;
 using test::HeldLoop;
 using test::kind_of;
 using test::message_of;
-using test::part;
 
 // Counts the live objects and all that were created.
 struct Counted {

@@ -91,7 +91,7 @@ TEST_F(RRefUse, Notifies) {
 TEST_F(RRefUse, HandlersErrorsArriveWithTheirText) {
   const auto box = create<Box>(*to_owner, 5);
   expect_error([&] { got(box.call<&Box::fail>("out of order")); }, ErrorKind::handler_failed,
-               part("owner: box.fail: std::runtime_error: out of order"));
+               "owner: box.fail: std::runtime_error: out of order");
 }
 
 TEST_F(RRefUse, LocalGivesTheObjectItself) {
@@ -141,7 +141,7 @@ TEST_F(RRefUse, ConfusedTypesAreErrors) {
   agent("owner").allow_create<Other>();
   const auto box = create<Box>(*to_owner, 5);
   expect_error([&] { got(RRef<Other>(box.reference()).call<&Other::get>()); }, ErrorKind::type_mismatch,
-               part("'other.get' called on an object of type box"));
+               "'other.get' called on an object of type box");
   EXPECT_EQ(kind_of([&] { got(RRef<std::int64_t>(box.reference()).to_here()); }), ErrorKind::unsupported);
   EXPECT_EQ(kind_of([&] { got(RRef<std::string>(box.remote<&Box::get>().reference()).to_here()); }),
             ErrorKind::type_mismatch);
@@ -158,7 +158,7 @@ TEST_F(RRefUse, CreationOnAPeerOfUnknownIncarnationIsRefusedAndDoesNotBlock) {
   const rpc::Peer unknown = agent("user").peer("unknown");
   for (const auto& make : {std::function<void()>([&] { create<Box>(unknown, 1); }),
                            std::function<void()>([&] { remote<&Keeper::give>(unknown); })})
-    expect_error(make, ErrorKind::failed_precondition, part("await peer.ready() first"));
+    expect_error(make, ErrorKind::failed_precondition, "await peer.ready() first");
   got(late.ready());
   EXPECT_EQ(got(create<Box>(late, 7).call<&Box::get>()), 7);
 }
@@ -197,7 +197,7 @@ TEST_F(RRefUse, AFailedCreationReachesEveryUser) {
   auto early = peer("user", "third").call<&Keeper::keep>(RRef<Box>(slow.reference()));
   SlowBox::gate->set();
 
-  const test::ErrorText why = part("no such width");
+  const test::ErrorText why = "no such width";
   expect_error([&] { got(std::move(call)); }, ErrorKind::handler_failed, why);
   expect_error([&] { got(slow.ready()); }, ErrorKind::handler_failed, why);
   expect_error([&] { got(result.to_here()); }, ErrorKind::failed_precondition, why);
@@ -217,8 +217,8 @@ TEST_F(RRefUse, AFailedCreationReachesEveryUser) {
 TEST_F(RRefUse, APeerCreatesOnlyTypesThatItAllows) {
   const auto refused = create<Other>(*to_owner);
   expect_error([&] { got(refused.ready()); }, ErrorKind::not_found,
-               "owner: other.new: no such method on this agent: it must permit peers to create a 'other', by "
-               "agent.allow_create<T>()");
+               test::whole("owner: other.new: no such method on this agent: it must permit peers to create a "
+                           "'other', by agent.allow_create<T>()"));
   EXPECT_EQ(kind_of([&] { got(refused.call<&Other::get>()); }), ErrorKind::not_found);
   EXPECT_EQ(kind_of([&] { got(to_owner->call<&Box::get>()); }), ErrorKind::not_found)
       << "a method of objects alone, called without one";
@@ -237,23 +237,23 @@ TEST_F(RRefUse, AgentsWithoutTheLayerFailWithTheRemedy) {
   rpc::Agent& plain = cluster->add("plain", {});
   plain.serve(std::make_shared<Keeper>(plain));
   expect_error([&] { create<Box>(peer("plain", "owner"), 1); }, ErrorKind::failed_precondition,
-               part("rref::layers()"));
-  expect_error([&] { local(plain, 1); }, ErrorKind::failed_precondition, part("rref::layers()"));
+               "rref::layers()");
+  expect_error([&] { local(plain, 1); }, ErrorKind::failed_precondition, "rref::layers()");
   const auto box = create<Box>(*to_owner, 5);
   expect_error([&] { got(peer("user", "plain").call<&Keeper::keep>(box)); }, ErrorKind::unsupported,
-               part("needs a layer that this agent was created without: rref"));
+               "needs a layer that this agent was created without: rref");
   expect_error([&] { got(create<Box>(peer("user", "plain"), 1).ready()); }, ErrorKind::unsupported,
-               part("without: rref"));
+               "without: rref");
   got(to_owner->call<&Keeper::keep>(box));
   expect_error([&] { got(peer("plain", "owner").call<&Keeper::give>()); }, ErrorKind::failed_precondition,
-               part("created without rref::layers()"));
+               "created without rref::layers()");
   EXPECT_EQ(got(box.call<&Box::get>()), 5);
 }
 
 TEST_F(RRefUse, AnRRefInACallOfAnotherAgentIsRefused) {
   const auto box = create<Box>(*to_owner, 5);
   expect_error([&] { got(peer("owner", "user").call<&Keeper::keep>(box)); }, ErrorKind::failed_precondition,
-               part("an RRef of agent user"));
+               "an RRef of agent user");
 }
 
 TEST_F(RRefUse, AnRRefIsHandedOverOnlyToAKnownIncarnation) {

@@ -127,8 +127,7 @@ TEST_F(StepByStep, IsRevertedIfItIsAbandoned) {
   test::eventually("the read waits", [&] { return stats(added).waited >= 1; });
   EXPECT_EQ(kind_of([&] { got(hand_over(0)); }), rpc::ErrorKind::failed_precondition);
   got(added.call<&EmbeddingShard::abandon>(std::string("the test wants it")));
-  test::expect_error([&] { got(std::move(first)); }, rpc::ErrorKind::aborted,
-                     test::part("the test wants it"));
+  test::expect_error([&] { got(std::move(first)); }, rpc::ErrorKind::aborted, "the test wants it");
   EXPECT_TRUE(torch::equal(got(std::move(waiting)), at::full({300, 1}, -1.0f)));
   EXPECT_EQ(embedding.shards().size(), 2u);
   touch(owners.trainer(), embedding, torch::arange(300));

@@ -120,8 +120,9 @@ TEST_F(MethodsTest, OfCreatableTypesAreMethodsOfObjects) {
   const Peer peer = cluster.peer("a", "b");
   expect_error(
       [&] { got(peer.call<&Plane::name>()); }, ErrorKind::not_found,
-      "b: plane.name: 'plane.name' is a method of objects, and this agent serves no object of its type: "
-      "serve() an object, or call the method by an RRef");
+      test::whole(
+          "b: plane.name: 'plane.name' is a method of objects, and this agent serves no object of its type: "
+          "serve() an object, or call the method by an RRef"));
   EXPECT_EQ(already([&] { b.allow_create<Plane>(); }), "'plane.new' is served already");
 
   b.serve(std::make_shared<Plane>("served too"));

@@ -61,7 +61,7 @@ class SecurityTest : public testing::Test {
   }
   void expect_refused(const std::string& from, const std::string& to, ErrorKind kind,
                       const std::string& words) {
-    expect_error([&] { return call(from, to).get(); }, kind, Execution::not_sent, part(words));
+    expect_error([&] { return call(from, to).get(); }, kind, Execution::not_sent, words);
     EXPECT_EQ(vault_->opened, 0) << "no handler runs";
   }
 
@@ -227,7 +227,7 @@ TEST_F(ImpostorTest, IsRefusedOverEveryTransportOfTheHost) {
       make("bert", authority_.credentials("bert"));
       SCOPED_TRACE(address);
       expect_error([&] { return call_vault_at(address).get(); }, ErrorKind::permission_denied,
-                   part(is_member ? "mallory" : "TLS"));
+                   is_member ? "mallory" : "TLS");
       EXPECT_EQ(vault_->opened, 0);
       EXPECT_EQ(agent("vault").counts().connections_made, 0U) << "it is not even told a Hello";
     }

@@ -204,7 +204,7 @@ TEST_P(TensorCodecTest, SeveralInOneMessage) {
 
 TEST_P(TensorCodecTest, UnsupportedTensorsAreErrorsThatStateTheReason) {
   const auto unsupported = [&](const at::Tensor& x, const std::string& part) {
-    test::expect_error([&] { return echoed(x); }, ErrorKind::unsupported, test::part(part));
+    test::expect_error([&] { return echoed(x); }, ErrorKind::unsupported, part);
   };
   unsupported(at::quantize_per_tensor(at::rand({4}), 0.1, 0, at::kQInt8), "quantized");
   unsupported(at::empty({4}, at::TensorOptions().device(at::kMeta)), "meta");

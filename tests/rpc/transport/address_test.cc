@@ -39,7 +39,7 @@ TEST(Address, RefusesMalformedTexts) {
                            "self://x",
                            "://a:1"}) {
     test::expect_error([&] { return Address::parse(text); }, ErrorKind::invalid_argument,
-                       test::part("'" + std::string(text) + "'"));
+                       "'" + std::string(text) + "'");
   }
 }
 
