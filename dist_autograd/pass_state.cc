@@ -376,20 +376,21 @@ void PassState::complete_after(rpc::Future<void> work) {
   share_->complete_after(std::move(work));
 }
 
-void PassState::told(const rpc::AgentId& worker) {
+void PassState::sent_to(const rpc::AgentId& worker) {
   rpc::MutexLock lock(mutex_);
-  ++told_[worker];
+  ++unanswered_[worker];
 }
 
 void PassState::answered(const rpc::AgentId& worker) {
   rpc::MutexLock lock(mutex_);
-  if (const auto found = told_.find(worker); found != told_.end() && --found->second == 0) told_.erase(found);
+  if (const auto found = unanswered_.find(worker); found != unanswered_.end() && --found->second == 0)
+    unanswered_.erase(found);
 }
 
 std::vector<rpc::AgentId> PassState::awaited() const {
   std::vector<rpc::AgentId> workers;
   rpc::MutexLock lock(mutex_);
-  for (const auto& [worker, messages] : told_) workers.push_back(worker);
+  for (const auto& [worker, messages] : unanswered_) workers.push_back(worker);
   return workers;
 }
 

@@ -114,9 +114,9 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   void run_in_contexts(const std::function<void()>& body);
   // The share has failed. The first error becomes the error of the pass.
   void failed(const std::exception_ptr& error);
-  // told(): a message of the backward was sent to `worker`. answered(): `worker` has acknowledged one of
+  // sent_to(): a message of the backward was sent to `worker`. answered(): `worker` has acknowledged one of
   // these messages. awaited(): the workers that have not acknowledged all of them.
-  void told(const rpc::AgentId& worker);
+  void sent_to(const rpc::AgentId& worker);
   void answered(const rpc::AgentId& worker);
   std::vector<rpc::AgentId> awaited() const;
   // Called by a node that runs here: BackwardShare::send_gradients().
@@ -162,7 +162,7 @@ class WEFT_EXPORT PassState final : public GradientSink, public std::enable_shar
   std::unordered_map<const c10::TensorImpl*, Held> gradients_ WEFT_GUARDED_BY(mutex_);
   std::vector<rpc::Callback> end_jobs_ WEFT_GUARDED_BY(mutex_);
   // The number of messages that each worker has not acknowledged.
-  std::map<rpc::AgentId, std::size_t> told_ WEFT_GUARDED_BY(mutex_);
+  std::map<rpc::AgentId, std::size_t> unanswered_ WEFT_GUARDED_BY(mutex_);
 
   PassHooks hooks_;                       // thread-safe
   PassTurns turns_;                       // thread-safe

@@ -13,16 +13,16 @@ rpc::Future<void> PassTurns::resume() { return give(&PassTurns::inputs_, "resume
 
 rpc::Future<void> PassTurns::run_weights() { return give(&PassTurns::weights_, "run_weights"); }
 
-rpc::Future<void> PassTurns::give(Turn PassTurns::* turn, const char* operation) {
+rpc::Future<void> PassTurns::give(BackwardPart PassTurns::* part, const char* operation) {
   rpc::Future<void> future;
   {
     rpc::MutexLock lock(mutex_);
     if (error_ != nullptr) return rpc::Future<void>::made(error_);
-    if (!std::exchange((this->*turn).held, false))
+    if (!std::exchange((this->*part).held, false))
       return rpc::Future<void>::made(std::make_exception_ptr(
           rpc::Error(rpc::ErrorKind::failed_precondition,
                      std::string(operation) + ": the pass is not held: call hold() before each turn")));
-    future = (this->*turn).waiting.emplace_back().future();
+    future = (this->*part).waiting.emplace_back().future();
   }
   wake_();
   return future;
@@ -46,11 +46,11 @@ bool PassTurns::wants_weights() const {
 void PassTurns::inputs_ran() { ran(&PassTurns::inputs_); }
 void PassTurns::weights_ran() { ran(&PassTurns::weights_); }
 
-void PassTurns::ran(Turn PassTurns::* turn) {
+void PassTurns::ran(BackwardPart PassTurns::* part) {
   std::vector<rpc::Promise<void>> waiting;
   {
     rpc::MutexLock lock(mutex_);
-    waiting.swap((this->*turn).waiting);
+    waiting.swap((this->*part).waiting);
   }
   for (rpc::Promise<void>& promise : waiting) promise.complete({});
 }
@@ -61,9 +61,9 @@ void PassTurns::end(const std::exception_ptr& error) {
     rpc::MutexLock lock(mutex_);
     if (error_ != nullptr) return;
     error_ = error;
-    for (Turn* turn : {&inputs_, &weights_}) {
-      std::move(turn->waiting.begin(), turn->waiting.end(), std::back_inserter(waiting));
-      turn->waiting.clear();
+    for (BackwardPart* part : {&inputs_, &weights_}) {
+      std::move(part->waiting.begin(), part->waiting.end(), std::back_inserter(waiting));
+      part->waiting.clear();
     }
   }
   for (rpc::Promise<void>& promise : waiting) promise.fail(error);

@@ -45,18 +45,18 @@ class WEFT_EXPORT PassTurns {
   void end(const std::exception_ptr& error);  // any thread; only the first call has an effect
 
  private:
-  // The turn of one part of the backward.
-  struct Turn {
+  // One part of the backward.
+  struct BackwardPart {
     bool held = false;
     std::vector<rpc::Promise<void>> waiting;  // completed when the part has run
   };
-  rpc::Future<void> give(Turn PassTurns::* turn, const char* operation);
-  void ran(Turn PassTurns::* turn);
+  rpc::Future<void> give(BackwardPart PassTurns::* part, const char* operation);
+  void ran(BackwardPart PassTurns::* part);
 
   rpc::Callback wake_;
   mutable rpc::Mutex mutex_;
-  Turn inputs_ WEFT_GUARDED_BY(mutex_);
-  Turn weights_ WEFT_GUARDED_BY(mutex_);
+  BackwardPart inputs_ WEFT_GUARDED_BY(mutex_);
+  BackwardPart weights_ WEFT_GUARDED_BY(mutex_);
   std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);  // the error that ended the pass
 };
 

@@ -16,10 +16,11 @@ namespace weft::dist_autograd {
 
 // The operator must have one result, a tensor. name: such as "aten::mm".
 template <class... Given>
-rref::RRef<at::Tensor> remote_operator(rref::detail::Place place, std::string_view name, Given&&... given) {
+rref::RRef<at::Tensor> remote_operator(rref::detail::PeerAndSite creator, std::string_view name,
+                                       Given&&... given) {
   auto text = std::make_shared<const std::string>(name);  // the call refers to it
   return rref::detail::keep_result_of<at::Tensor>(
-      place.peer, *text, rpc::count_sent<Given...>, nullptr, place.site, {},
+      creator.peer, *text, rpc::count_sent<Given...>, nullptr, creator.site, {},
       [&](rpc::OutgoingCall& call) {
         tensor::detail::encode_operator<at::Tensor>(call, std::forward<Given>(given)...);
       },

@@ -112,15 +112,15 @@ bool is_garbage(const std::vector<Node>& nodes, const std::vector<std::size_t>& 
 // --- An owner's answer ---
 
 // There is one for each object, even if several RRefs refer to the object.
-struct Asked {
+struct ObjectQuery {
   HoldingObject answer;
   std::shared_ptr<StoredObject> object;
   const Holder* holder = nullptr;
 };
 
-struct Asking {
+struct HoldingsQuery {
   std::shared_ptr<RRefLayer> layer;
-  std::vector<Asked> objects;
+  std::vector<ObjectQuery> objects;
   std::atomic<std::size_t> open{1};
   rpc::Promise<Holdings> promise;
 
@@ -140,7 +140,7 @@ struct Asking {
       for (const auto& [fork, user] : live.forks) answer.forks.push_back(fork);
     }
     Holdings holdings{layer->core()->id().name, {}};
-    for (Asked& asked : objects) holdings.objects.push_back(std::move(asked.answer));
+    for (ObjectQuery& query : objects) holdings.objects.push_back(std::move(query.answer));
     objects.clear();
     promise.complete(std::move(holdings));
   }
@@ -149,42 +149,42 @@ struct Asking {
   }
 };
 
-void ask(Asked& asked) {
+void ask(ObjectQuery& query) {
   HeldReferences held;
-  asked.holder->held(held);
+  query.holder->held(held);
   // Copies of a handle share one reference; one more is in `held`.
   for (const auto& [reference, copies] : held.all())
-    asked.answer.held.push_back({reference->id(), reference->fork(), reference.use_count() != copies + 1});
+    query.answer.held.push_back({reference->id(), reference->fork(), reference.use_count() != copies + 1});
 }
 
 rpc::Future<Holdings> holdings_of(const std::shared_ptr<RRefLayer>& layer) {
-  auto asking = std::make_shared<Asking>();
-  asking->layer = layer;
-  auto future = asking->promise.future();
+  auto holdings_query = std::make_shared<HoldingsQuery>();
+  holdings_query->layer = layer;
+  auto future = holdings_query->promise.future();
   std::map<StoredObject*, std::size_t> place;
   for (const auto& [id, object] : layer->stored_objects()) {
-    const auto [found, fresh] = place.try_emplace(object.get(), asking->objects.size());
-    if (fresh) asking->objects.push_back({{}, object, object->as<Holder>()});
-    asking->objects[found->second].answer.ids.push_back(id);
+    const auto [found, fresh] = place.try_emplace(object.get(), holdings_query->objects.size());
+    if (fresh) holdings_query->objects.push_back({{}, object, object->as<Holder>()});
+    holdings_query->objects[found->second].answer.ids.push_back(id);
   }
   for (const auto& object : layer->named_objects())
     if (const auto found = place.find(object.get()); found != place.end())
-      asking->objects[found->second].answer.named = true;
-  const std::size_t objects = asking->objects.size();
+      holdings_query->objects[found->second].answer.named = true;
+  const std::size_t objects = holdings_query->objects.size();
   for (std::size_t i = 0; i < objects; ++i) {
-    const Asked& asked = asking->objects[i];
-    if (asked.holder == nullptr) continue;
-    ++asking->open;
-    asked.object->turn().post([asking, i] {
+    const ObjectQuery& query = holdings_query->objects[i];
+    if (query.holder == nullptr) continue;
+    ++holdings_query->open;
+    query.object->turn().post([holdings_query, i] {
       try {
-        ask(asking->objects[i]);
+        ask(holdings_query->objects[i]);
       } catch (...) {
         // An object that does not report holds nothing.
       }
-      asking->arrive();
+      holdings_query->arrive();
     });
   }
-  asking->arrive();
+  holdings_query->arrive();
   return future;
 }
 
@@ -226,10 +226,10 @@ std::vector<Cycle> cycles_of(const std::vector<Holdings>& agents) {
 rpc::Future<Holdings> holdings(const rpc::Peer& owner) { return owner.call<&HoldingsService::holdings>(); }
 
 rpc::Future<std::vector<Cycle>> find_cycles(const std::vector<rpc::Peer>& agents) {
-  std::vector<rpc::Future<Holdings>> asked;
-  asked.reserve(agents.size());
-  for (const rpc::Peer& agent : agents) asked.push_back(holdings(agent));
-  return rpc::when_all(std::move(asked))
+  std::vector<rpc::Future<Holdings>> answers;
+  answers.reserve(agents.size());
+  for (const rpc::Peer& agent : agents) answers.push_back(holdings(agent));
+  return rpc::when_all(std::move(answers))
       .then([](rpc::Result<std::vector<Holdings>>&& all) -> rpc::Result<std::vector<Cycle>> {
         if (!all.ok()) return all.error();
         return cycles_of(all.value());

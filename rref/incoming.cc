@@ -201,9 +201,9 @@ RRefLayer::Received RRefLayer::receive(const RRefSection& section, const rpc::Ag
         if (why == protocol::Fault::none)
           reference = std::make_shared<Reference>(shared_from_this(), handover.rref, std::nullopt, self_);
       } else {
-        if (auto told = addresses_in(section.owner_addresses[i]);
-            !told.empty() && !owned_.is_dropped(handover.owner))
-          addresses_.try_emplace(handover.owner, std::move(told));
+        if (auto addresses = addresses_in(section.owner_addresses[i]);
+            !addresses.empty() && !owned_.is_dropped(handover.owner))
+          addresses_.try_emplace(handover.owner, std::move(addresses));
         why = used_.receive(from, handover, out);
         if (why == protocol::Fault::none)
           reference =

@@ -13,7 +13,7 @@ constexpr std::size_t max_deletes = 512;  // of one message
 
 // The error, if it means that no message can reach that incarnation of the peer. A peer that is shutting down
 // still exists: the end of its connection will be detected.
-std::optional<rpc::Error> gone_with(const std::exception_ptr& error) {
+std::optional<rpc::Error> unreachable_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const rpc::Error& known) {
@@ -77,11 +77,11 @@ rpc::MethodEntry object_method(std::string_view name,
 }  // namespace
 
 // Whether the message to `to` can never arrive.
-bool RRefLayer::found_gone(const rpc::AgentId& to, const std::exception_ptr& error) {
-  const auto gone = gone_with(error);
-  if (!gone || core_->sessions().knows(to))
+bool RRefLayer::drop_unreachable(const rpc::AgentId& to, const std::exception_ptr& error) {
+  const auto unreachable = unreachable_error(error);
+  if (!unreachable || core_->sessions().knows(to))
     return false;  // possibly only one of several connections was lost
-  peer_gone(to, *gone);
+  peer_gone(to, *unreachable);
   return true;
 }
 
@@ -93,7 +93,7 @@ void RRefLayer::send(rpc::AgentId to, Message message) {
     const auto self = weak.lock();
     if (self == nullptr) return;
     if (!answer.ok()) {
-      if (self->found_gone(to, answer.error())) return;
+      if (self->drop_unreachable(to, answer.error())) return;
       return self->later([weak, to, message] {
         if (const auto again = weak.lock()) again->send(to, message);
       });
@@ -140,7 +140,7 @@ void RRefLayer::send_deletes(const rpc::AgentId& to) {
           const auto self = weak.lock();
           if (self == nullptr) return;
           if (!answer.ok() || answer.value().size() != some.size()) {
-            if (!answer.ok() && self->found_gone(to, answer.error())) return;
+            if (!answer.ok() && self->drop_unreachable(to, answer.error())) return;
             return self->later([weak, to, some] {
               if (const auto again = weak.lock())
                 for (const auto& message : some) again->send(to, message);
@@ -156,7 +156,7 @@ void RRefLayer::send_deletes(const rpc::AgentId& to) {
   }
 }
 
-void RRefLayer::tell_taken_for_gone(const rpc::AgentId& to) {
+void RRefLayer::notify_taken_for_gone(const rpc::AgentId& to) {
   if (core_->ended()) return;
   peer(to).call<&ProtocolService::taken_for_gone>().then(
       [weak = weak_from_this(), to](rpc::Result<void>&& answer) {
@@ -165,7 +165,7 @@ void RRefLayer::tell_taken_for_gone(const rpc::AgentId& to) {
         // connection.
         if (self == nullptr || answer.ok() || !self->core_->sessions().is_connected(to)) return;
         self->later([weak, to] {
-          if (const auto again = weak.lock()) again->tell_taken_for_gone(to);
+          if (const auto again = weak.lock()) again->notify_taken_for_gone(to);
         });
       });
 }

@@ -191,8 +191,8 @@ template <class T>
 using Stored = std::conditional_t<std::is_void_v<T>, rpc::Unit, T>;
 
 // The peer that creates an object, and the location in the program.
-struct Place {
-  Place(const rpc::Peer& p, std::source_location s = std::source_location::current())
+struct PeerAndSite {
+  PeerAndSite(const rpc::Peer& p, std::source_location s = std::source_location::current())
       : peer(p), site(rpc::site_text(s)) {}
   const rpc::Peer& peer;
   std::string site;
@@ -294,36 +294,36 @@ std::ostream& operator<<(std::ostream& out, const RRef<T>& rref) {
 // peer.ready() first. In a job, the incarnations of all members are known when wait_for() has
 // completed.
 template <rpc::Served T, class... Given>
-RRef<T> create(detail::Place place, Given&&... given) {
+RRef<T> create(detail::PeerAndSite creator, Given&&... given) {
   return detail::keep_result<detail::ConstructorMethod<T>, T>(
-      place.peer, detail::constructor_name<T>(), nullptr, place.site, {}, std::forward<Given>(given)...);
+      creator.peer, detail::constructor_name<T>(), nullptr, creator.site, {}, std::forward<Given>(given)...);
 }
 template <rpc::Served T, class... Given>
-RRef<T> create(detail::Place place, Named named, Given&&... given) {
-  return detail::keep_result<detail::ConstructorMethod<T>, T>(place.peer, detail::constructor_name<T>(),
-                                                              nullptr, place.site, std::move(named.name),
+RRef<T> create(detail::PeerAndSite creator, Named named, Given&&... given) {
+  return detail::keep_result<detail::ConstructorMethod<T>, T>(creator.peer, detail::constructor_name<T>(),
+                                                              nullptr, creator.site, std::move(named.name),
                                                               std::forward<Given>(given)...);
 }
 
 // Calls a free function, or a method of a served object, on a peer. The result stays at the peer.
 template <rpc::NamedFunction F, class... Given>
-auto remote(detail::Place place, Given&&... given) {
-  return detail::keep_result<F, typename F::Traits::Result>(place.peer, F::name, nullptr, place.site, {},
+auto remote(detail::PeerAndSite creator, Given&&... given) {
+  return detail::keep_result<F, typename F::Traits::Result>(creator.peer, F::name, nullptr, creator.site, {},
                                                             std::forward<Given>(given)...);
 }
 template <auto Target, class... Given,
           class Type = decltype(Target)>  // Type is never given: see rpc's MethodOf
-auto remote(detail::Place place, Given&&... given) {
+auto remote(detail::PeerAndSite creator, Given&&... given) {
   using Found = rpc::FoundMethod<Target>;
   return detail::keep_result<typename Found::Type, typename Found::Type::Traits::Result>(
-      place.peer, Found::name, nullptr, place.site, {}, std::forward<Given>(given)...);
+      creator.peer, Found::name, nullptr, creator.site, {}, std::forward<Given>(given)...);
 }
 // The same for a method that T's service lists and T inherits.
 template <rpc::Served T, auto Target, class... Given, class Type = decltype(Target)>
-auto remote(detail::Place place, Given&&... given) {
+auto remote(detail::PeerAndSite creator, Given&&... given) {
   using Found = rpc::FoundMethod<Target, Type, T>;
   return detail::keep_result<typename Found::Type, typename Found::Type::Traits::Result>(
-      place.peer, Found::name, nullptr, place.site, {}, std::forward<Given>(given)...);
+      creator.peer, Found::name, nullptr, creator.site, {}, std::forward<Given>(given)...);
 }
 
 // Makes an RRef to a value on this agent. value: the value itself, a shared_ptr to it, or a holder with ptr()

@@ -49,7 +49,8 @@ rpc::Peer RRefLayer::peer(const rpc::AgentId& agent, const rpc::CallOptions& opt
   // The peer's own statement takes precedence over reports of others.
   if (agent != self_ && core_->routes().addresses_of(agent.name).empty()) {
     rpc::MutexLock lock(mutex_);
-    if (const auto told = addresses_.find(agent); told != addresses_.end()) addresses = told->second;
+    if (const auto reported = addresses_.find(agent); reported != addresses_.end())
+      addresses = reported->second;
   }
   return rpc::Peer(core_, core_->routes().to_name(agent.name, addresses)).with(options).only(agent);
 }
@@ -58,8 +59,8 @@ std::vector<std::string> RRefLayer::addresses_of(const rpc::AgentId& agent) cons
   auto known = agent == self_ ? core_->stated_addresses({}) : core_->routes().addresses_of(agent.name);
   if (!known.empty()) return known;
   rpc::MutexLock lock(mutex_);
-  const auto told = addresses_.find(agent);
-  return told == addresses_.end() ? known : told->second;
+  const auto reported = addresses_.find(agent);
+  return reported == addresses_.end() ? known : reported->second;
 }
 
 std::exception_ptr RRefLayer::fault(protocol::Fault fault, const std::string& text, const rpc::AgentId& owner,
@@ -302,7 +303,7 @@ void RRefLayer::connection_made(const rpc::AgentId& peer) {
     rpc::MutexLock lock(mutex_);
     if (!owned_.is_dropped(peer)) return;
   }
-  tell_taken_for_gone(peer);
+  notify_taken_for_gone(peer);
 }
 
 void RRefLayer::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
@@ -336,7 +337,7 @@ void RRefLayer::announce_leaving(bool timed_out) {
   std::vector<rpc::Promise<void>> done;
   {
     rpc::MutexLock lock(mutex_);
-    if (!timed_out && !ended_ && used_.ending()) return;
+    if (!timed_out && !ended_ && used_.has_ending_forks()) return;
     done.swap(leaving_);
   }
   for (auto& one : done) one.complete(rpc::Result<void>{});

@@ -125,8 +125,8 @@ class WEFT_EXPORT RRefLayer final : public rpc::CallHook, public std::enable_sha
   void send(rpc::AgentId to, Message message);
   void send(rpc::AgentId to, protocol::ForkDelete message);  // collects the message for send_deletes()
   void send_deletes(const rpc::AgentId& to);
-  bool found_gone(const rpc::AgentId& to, const std::exception_ptr& error);
-  void tell_taken_for_gone(const rpc::AgentId& to);
+  bool drop_unreachable(const rpc::AgentId& to, const std::exception_ptr& error);
+  void notify_taken_for_gone(const rpc::AgentId& to);
   void watch(const rpc::AgentId& agent, rpc::Clock::time_point timeout);
   void later(rpc::Callback job);  // runs the job on a loop, after a short time
 

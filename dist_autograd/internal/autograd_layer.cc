@@ -154,14 +154,14 @@ void AutogradLayer::release(const PassId& id, std::exception_ptr error) {
   if (core_->ended()) return;
   const std::string text = error == nullptr ? std::string() : core_->hooks().text_of(error);
   for (const rpc::AgentId& other : pass->met())
-    if (other != core_->id()) tell_released(other, id, text, 0);
+    if (other != core_->id()) notify_released(other, id, text, 0);
 }
 
 // Repeats a release that gets no reply: a message may be lost if its connection ends. If the other agent has
 // another connection to this agent, or gets one before it detects the end, it never considers this agent
 // lost.
-void AutogradLayer::tell_released(const rpc::AgentId& to, const PassId& id, const std::string& error,
-                                  int attempt) {
+void AutogradLayer::notify_released(const rpc::AgentId& to, const PassId& id, const std::string& error,
+                                    int attempt) {
   if (core_->ended()) return;
   const auto answered = [weak = weak_from_this(), to, id, error, attempt](rpc::Result<void>&& answer) {
     const auto self = weak.lock();
@@ -170,7 +170,7 @@ void AutogradLayer::tell_released(const rpc::AgentId& to, const PassId& id, cons
     loop->post([loop, weak, to, id, error, attempt] {
       loop->schedule(rpc::later(loop->now(), first_wait_to_tell * (1 << attempt)),
                      [weak, to, id, error, attempt] {
-                       if (const auto again = weak.lock()) again->tell_released(to, id, error, attempt + 1);
+                       if (const auto again = weak.lock()) again->notify_released(to, id, error, attempt + 1);
                      });
     });
   };

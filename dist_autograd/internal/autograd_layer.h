@@ -100,7 +100,7 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   void shut_down() override;
 
  private:
-  void tell_released(const rpc::AgentId& to, const PassId& id, const std::string& error, int attempt);
+  void notify_released(const rpc::AgentId& to, const PassId& id, const std::string& error, int attempt);
 
   std::shared_ptr<rpc::AgentCore> core_;
   std::shared_ptr<rref::RRefLayer> references_;  // the layer below; it finds agents by their ids

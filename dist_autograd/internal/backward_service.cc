@@ -20,7 +20,9 @@ rpc::Future<Report> reported(rpc::UniqueFunction<void(BackwardShare::Done)> begi
   return future;
 }
 
-BackwardShare::Asked asked_by(rpc::CallContext& call) { return {call.peer().id, trace_of_message(call)}; }
+BackwardShare::RequestSource source_of(rpc::CallContext& call) {
+  return {call.peer().id, trace_of_message(call)};
+}
 
 }  // namespace
 
@@ -107,8 +109,8 @@ rpc::Future<Report> BackwardService::begin(rpc::CallContext& call, PassId pass, 
                                            Stage stage) {
   return reported([&, state = layer->find(pass)](BackwardShare::Done done) {
     state->with_share(backward, std::move(done),
-                      [stage, asked = asked_by(call)](BackwardShare& share, BackwardShare::Done done) {
-                        share.begin(stage, asked, std::move(done));
+                      [stage, source = source_of(call)](BackwardShare& share, BackwardShare::Done done) {
+                        share.begin(stage, source, std::move(done));
                       });
   });
 }
@@ -118,9 +120,9 @@ rpc::Future<Report> BackwardService::gradients(rpc::CallContext& call, PassId pa
   tensor::wait_for_arguments(call);
   return reported([&, state = layer->find(pass)](BackwardShare::Done done) {
     state->with_share(backward, std::move(done),
-                      [message, asked = asked_by(call), gradients = std::move(gradients)](
+                      [message, source = source_of(call), gradients = std::move(gradients)](
                           BackwardShare& share, BackwardShare::Done done) mutable {
-                        share.deliver(message, std::move(gradients), asked, std::move(done));
+                        share.deliver(message, std::move(gradients), source, std::move(done));
                       });
   });
 }
@@ -129,9 +131,9 @@ rpc::Future<Report> BackwardService::discover(rpc::CallContext& call, PassId pas
                                               std::vector<MessageId> messages) {
   return reported([&, state = layer->find(pass)](BackwardShare::Done done) {
     state->with_share(backward, std::move(done),
-                      [messages = std::move(messages), asked = asked_by(call)](
+                      [messages = std::move(messages), source = source_of(call)](
                           BackwardShare& share, BackwardShare::Done done) mutable {
-                        share.discover(messages, asked, std::move(done));
+                        share.discover(messages, source, std::move(done));
                       });
   });
 }

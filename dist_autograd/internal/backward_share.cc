@@ -78,13 +78,13 @@ void BackwardShare::lead(Stage stage, const std::vector<rpc::AgentId>& workers, 
   });
 }
 
-void BackwardShare::begin(Stage stage, const Asked& asked, Done acknowledge) {
-  take_in(asked.by, asked.trace, std::move(acknowledge), [&] { enter(stage); });
+void BackwardShare::begin(Stage stage, const RequestSource& source, Done acknowledge) {
+  take_in(source.sender, source.trace, std::move(acknowledge), [&] { enter(stage); });
 }
 
-void BackwardShare::deliver(const MessageId& message, std::vector<at::Tensor> gradients, const Asked& asked,
-                            Done acknowledge) {
-  take_in(asked.by, asked.trace, std::move(acknowledge), [&] {
+void BackwardShare::deliver(const MessageId& message, std::vector<at::Tensor> gradients,
+                            const RequestSource& source, Done acknowledge) {
+  take_in(source.sender, source.trace, std::move(acknowledge), [&] {
     take(message, std::move(gradients));
     run();
   });
@@ -111,8 +111,9 @@ void BackwardShare::take(const MessageId& message, std::vector<at::Tensor> gradi
   executor_->deliver(send.node, std::move(gradients));
 }
 
-void BackwardShare::discover(const std::vector<MessageId>& messages, const Asked& asked, Done acknowledge) {
-  take_in(asked.by, asked.trace, std::move(acknowledge), [&] {
+void BackwardShare::discover(const std::vector<MessageId>& messages, const RequestSource& source,
+                             Done acknowledge) {
+  take_in(source.sender, source.trace, std::move(acknowledge), [&] {
     plan();
     for (const MessageId& message : messages) {
       const auto found = sends_.find(message);
@@ -158,7 +159,7 @@ struct MessageData final : rpc::CallModifier {
 template <auto Method, class... Given>
 void BackwardShare::tell(const rpc::AgentId& worker, const rpc::CallModifier* way, Given&&... given) {
   termination_.sent();
-  pass_.told(worker);
+  pass_.sent_to(worker);
   const auto answered = [worker, pass = pass_.shared_from_this(),
                          share = shared_from_this()](rpc::Result<Report>&& report) {
     pass->answered(worker);

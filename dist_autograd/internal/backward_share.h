@@ -40,16 +40,16 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
   // Called at the initiator. Starts a stage on these workers, which may include this one, and calls `done`
   // when the stage has completed on all workers. trace: the trace of the work.
   void lead(Stage stage, const std::vector<rpc::AgentId>& workers, const Trace& trace, Done done);
-  // begin(), deliver() and discover() are requests, each acknowledged as described in termination.h. Asked:
-  // the worker that sent the request, and the trace of the request.
-  struct Asked {
-    rpc::AgentId by;
+  // begin(), deliver() and discover() are requests, each acknowledged as described in termination.h.
+  // RequestSource: the worker that sent the request, and the trace of the request.
+  struct RequestSource {
+    rpc::AgentId sender;
     Trace trace;
   };
-  void begin(Stage stage, const Asked& asked, Done acknowledge);
-  void deliver(const MessageId& message, std::vector<at::Tensor> gradients, const Asked& asked,
+  void begin(Stage stage, const RequestSource& source, Done acknowledge);
+  void deliver(const MessageId& message, std::vector<at::Tensor> gradients, const RequestSource& source,
                Done acknowledge);
-  void discover(const std::vector<MessageId>& messages, const Asked& asked, Done acknowledge);
+  void discover(const std::vector<MessageId>& messages, const RequestSource& source, Done acknowledge);
 
   // Called by a node that runs here, with the gradients of the tensors that arrived with a message. If `to`
   // has engaged this worker (termination.h) and the acknowledgement to `to` is due at once, the

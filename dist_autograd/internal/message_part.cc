@@ -18,7 +18,7 @@ bool was_not_sent(const std::exception_ptr& error) {
 
 class MessagePart::Recorder final : public tensor::TensorHook {
  public:
-  Sent sending(const at::Tensor& tensor) override {
+  SentTensor sending(const at::Tensor& tensor) override {
     if (!tensor.requires_grad()) return {tensor.detach(), {}};
     sent.push_back(tensor);
     return {tensor.detach(), sent.size() - 1};
@@ -36,7 +36,7 @@ class MessagePart::Joiner final : public tensor::TensorHook {
       : tensors_(section.tensors),
         node_(make_node<RecvBackward>(pass, section.pass, section.message, sender, std::move(back))) {}
 
-  Sent sending(const at::Tensor&) override {
+  SentTensor sending(const at::Tensor&) override {
     throw rpc::Error(rpc::ErrorKind::internal, "a message that is being read was written");
   }
   at::Tensor received(at::Tensor tensor, std::uint64_t mark) override {

@@ -116,7 +116,7 @@ class WEFT_EXPORT RemoteModule {
 // the constructor and of RemoteModule::to.
 template <class T, class... Given>
   requires std::is_base_of_v<torch::nn::Module, T>
-rpc::Future<rref::RRef<T>> create_module(rref::detail::Place owner, const std::string& device,
+rpc::Future<rref::RRef<T>> create_module(rref::detail::PeerAndSite owner, const std::string& device,
                                          Given&&... given) {
   auto module = rref::create<T>(std::move(owner), std::forward<Given>(given)...);
   const RemoteModule handle(module);

@@ -116,7 +116,7 @@ rpc::Task<void> EmbeddingClient::update(Ptr self, std::shared_ptr<const Gradient
   co_await ask_owners(self, all, ask, take);
 }
 
-void EmbeddingClient::keep(const std::shared_ptr<dist_autograd::PassState>& pass, Kept lookup) {
+void EmbeddingClient::keep(const std::shared_ptr<dist_autograd::PassState>& pass, LookedUpRows lookup) {
   bool first = false;
   {
     rpc::MutexLock lock(mutex_);
@@ -130,14 +130,14 @@ void EmbeddingClient::keep(const std::shared_ptr<dist_autograd::PassState>& pass
     });
 }
 
-std::vector<EmbeddingClient::Kept> EmbeddingClient::kept(const dist_autograd::PassId& pass) const {
+std::vector<EmbeddingClient::LookedUpRows> EmbeddingClient::kept(const dist_autograd::PassId& pass) const {
   rpc::MutexLock lock(mutex_);
   const auto found = kept_.find(pass);
-  return found == kept_.end() ? std::vector<Kept>{} : found->second;
+  return found == kept_.end() ? std::vector<LookedUpRows>{} : found->second;
 }
 
 void EmbeddingClient::forget(const dist_autograd::PassId& pass) {
-  std::vector<Kept> gone;
+  std::vector<LookedUpRows> gone;
   rpc::MutexLock lock(mutex_);
   if (auto found = kept_.extract(pass)) gone = std::move(found.mapped());
 }

@@ -55,13 +55,13 @@ class EmbeddingClient final : public dist_optim::StepParticipant,
   void add(std::size_t known, std::vector<Shard> more);
 
   // --- The rows that passes have looked up ---
-  struct Kept {
+  struct LookedUpRows {
     at::Tensor leaf;  // the rows of `ids`, in the order of `ids`
     Ids ids;
   };
   // The end of the pass calls forget().
-  void keep(const std::shared_ptr<dist_autograd::PassState>& pass, Kept lookup);
-  std::vector<Kept> kept(const dist_autograd::PassId& pass) const;
+  void keep(const std::shared_ptr<dist_autograd::PassState>& pass, LookedUpRows lookup);
+  std::vector<LookedUpRows> kept(const dist_autograd::PassId& pass) const;
   void forget(const dist_autograd::PassId& pass);
 
   // --- Steps ---
@@ -94,7 +94,7 @@ class EmbeddingClient final : public dist_optim::StepParticipant,
   const std::size_t dimension_;
   mutable rpc::Mutex mutex_;
   std::vector<Shard> shards_ WEFT_GUARDED_BY(mutex_);
-  std::map<dist_autograd::PassId, std::vector<Kept>> kept_ WEFT_GUARDED_BY(mutex_);
+  std::map<dist_autograd::PassId, std::vector<LookedUpRows>> kept_ WEFT_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<const Admit>> admissions_ WEFT_GUARDED_BY(mutex_);
 };
 

@@ -183,7 +183,7 @@ rpc::Future<void> Group::send(at::Tensor tensor, int to, std::uint64_t tag, Time
   auto message = rpc::capture([&] {
     check_tensor("send", tensor);
     expect_rank(*core_, to);
-    return Message{tag, type_of(tensor), site, bytes_of(flat(tensor)), timeout};
+    return GroupMessage{tag, type_of(tensor), site, bytes_of(flat(tensor)), timeout};
   });
   if (!message.ok()) {
     core_->messages().decline(PointToPoint::Kind::send, to, tag, site, message.error());
@@ -268,7 +268,7 @@ rpc::Future<void> Group::send_packed(const std::string& type, rpc::Buffer object
                                      Timeout timeout, const Site& site) const {
   const auto refusal = rpc::capture([&] { expect_rank(*core_, to); });
   if (!refusal.ok()) return rpc::Future<void>::made(rpc::Result<void>(refusal.error()));
-  return core_->messages().send(to, Message{tag, type, site, std::move(object), timeout});
+  return core_->messages().send(to, GroupMessage{tag, type, site, std::move(object), timeout});
 }
 
 rpc::Future<rpc::Buffer> Group::receive_packed(const std::string& type, int from, std::uint64_t tag,

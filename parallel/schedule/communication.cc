@@ -31,7 +31,7 @@ Schedule place_communication(const Schedule& computations) {
       list(dependencies.rank(node)).push_back(dependencies.action(node));
       continue;
     }
-    const Message& each = dependencies.message_of(node);
+    const EdgeMessage& each = dependencies.message_of(node);
     if (each.reduction()) continue;
     list(each.from).push_back(
         message(each.gradient ? Op::send_gradient : Op::send_activation, each.microbatch, each.edge));

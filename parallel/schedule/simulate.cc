@@ -43,7 +43,7 @@ double seconds(const Costs& costs, const Action& action) {
   }
 }
 
-double seconds(const Costs& costs, const Message& message) {
+double seconds(const Costs& costs, const EdgeMessage& message) {
   if (message.reduction()) return costs.reduce_gradient;
   const auto known = costs.links.find({message.from, message.to});
   return known == costs.links.end() ? costs.link : known->second;
@@ -111,7 +111,7 @@ Prediction predict(const Schedule& schedule, const Costs& costs) {
     prediction.peak_activations.push_back(peak_activations(schedule.ranks[rank], costs));
   }
   for (std::size_t i = dependencies.actions(); i < dependencies.nodes(); ++i) {
-    const Message& each = dependencies.message_of(static_cast<Node>(i));
+    const EdgeMessage& each = dependencies.message_of(static_cast<Node>(i));
     if (each.reduction()) continue;
     const Action send =
         message(each.gradient ? Op::send_gradient : Op::send_activation, each.microbatch, each.edge);

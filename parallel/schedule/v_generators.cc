@@ -90,29 +90,29 @@ struct Block {
 };
 
 // A pass of a rank, and the time at which micro-batch 0 reaches it.
-using Place = std::pair<int, std::size_t>;
+using PassArrival = std::pair<int, std::size_t>;
 
 // The passes of a rank, in the order in which it computes them in each period.
-std::array<Place, period> places_of(const Block& block, int ranks, int rank) {
+std::array<PassArrival, period> arrivals_of(const Block& block, int ranks, int rank) {
   const std::array<int, period> at = block.times(ranks, rank).value();
-  std::array<Place, period> places;
-  for (std::size_t pass = 0; pass < places.size(); ++pass) places[pass] = {at[pass], pass};
-  std::sort(places.begin(), places.end(),
-            [](const Place& a, const Place& b) { return a.first % period < b.first % period; });
-  return places;
+  std::array<PassArrival, period> arrivals;
+  for (std::size_t pass = 0; pass < arrivals.size(); ++pass) arrivals[pass] = {at[pass], pass};
+  std::sort(arrivals.begin(), arrivals.end(),
+            [](const PassArrival& a, const PassArrival& b) { return a.first % period < b.first % period; });
+  return arrivals;
 }
 
 // Calls compute(pass) for each computation of a rank, in order. In each period a pass is computed once, as
 // soon as micro-batch 0 has reached it.
 template <class Compute>
 void for_each_pass(const Block& block, int ranks, int rank, int microbatches, Compute compute) {
-  const std::array<Place, period> places = places_of(block, ranks, rank);
+  const std::array<PassArrival, period> arrivals = arrivals_of(block, ranks, rank);
   int last = 0;
-  for (const auto& [time, pass] : places) last = std::max(last, time / period);
+  for (const auto& [time, pass] : arrivals) last = std::max(last, time / period);
   std::array<int, period> left;
   left.fill(microbatches);
   for (int turn = 0; turn < microbatches + last; ++turn)
-    for (const auto& [time, pass] : places)
+    for (const auto& [time, pass] : arrivals)
       if (turn >= time / period && left[pass]-- > 0) compute(pass);
 }
 

@@ -44,7 +44,7 @@ struct VocabularyLosses : torch::autograd::Function<VocabularyLosses> {
     if (maxima.is_cpu() && maxima[-1].item<double>() > 0)
       refuse_outside(group, part, targets.masked_fill(ignored, 0), std::string(operation) + ": targets");
 
-    const auto [columns, here] = part.places_of(targets);
+    const auto [columns, here] = part.local_rows(targets);
     at::Tensor shifted = wide - maxima.narrow(0, 0, targets.size(0)).unsqueeze(1);
     const at::Tensor target =
         shifted.gather(1, columns.unsqueeze(1)).squeeze(1).masked_fill(here.logical_not(), 0);

@@ -35,7 +35,7 @@ at::Tensor VocabularyParallelEmbeddingImpl::forward(const at::Tensor& ids) {
     group.wait(group.inlined().all_reduce(found, collectives::ReduceOp::max));
     if (found.item<std::int64_t>() != 0) refuse_outside(group, part, ids, "VocabularyParallelEmbedding");
   }
-  const auto [rows, here] = part.places_of(ids);
+  const auto [rows, here] = part.local_rows(ids);
   at::Tensor own = at::embedding(weight, rows).masked_fill(here.logical_not().unsqueeze(-1), 0);
   if (!ids.is_cpu()) own = own.masked_fill(outside.unsqueeze(-1), std::numeric_limits<double>::quiet_NaN());
   return options_.sequence_dim ? scatter_sequence(group, own, *options_.sequence_dim)

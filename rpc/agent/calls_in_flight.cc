@@ -51,15 +51,15 @@ ServedCall describe(const IncomingCall& call, const Loop& loop, Clock::time_poin
 class Collector {
  public:
   Collector(std::shared_ptr<AgentCore> core, UniqueFunction<void(CallsInFlight)> done,
-            const IncomingCall* asking)
-      : core_(std::move(core)), done_(std::move(done)), asking_(asking) {
+            const IncomingCall* omitted)
+      : core_(std::move(core)), done_(std::move(done)), omitted_(omitted) {
     calls_.name = core_->id().name;
     calls_.incarnation = core_->id().incarnation;
     calls_.handler_threads = core_->options().handler_threads;
     silent_ = core_->loops().size();
   }
 
-  void look(const Loop& loop) {
+  void collect(const Loop& loop) {
     const auto now = loop.now();
     std::vector<MadeCall> made;
     std::vector<ServedCall> served;
@@ -76,7 +76,7 @@ class Collector {
       note(session->calls().in_flight(), made_sent);
       note(session->calls().held(), session->is_connected() ? made_held : made_connecting);
       for (const auto& call : session->served().all())
-        if (call.get() != asking_ && !call->answered()) served.push_back(describe(*call, loop, now));
+        if (call.get() != omitted_ && !call->answered()) served.push_back(describe(*call, loop, now));
     }
     MutexLock lock(mutex_);
     calls_.made.insert(calls_.made.end(), made.begin(), made.end());
@@ -108,18 +108,18 @@ class Collector {
   const std::shared_ptr<AgentCore> core_;
   Mutex mutex_;
   UniqueFunction<void(CallsInFlight)> done_ WEFT_GUARDED_BY(mutex_);
-  const IncomingCall* const asking_;
+  const IncomingCall* const omitted_;
   CallsInFlight calls_ WEFT_GUARDED_BY(mutex_);
   std::size_t silent_ WEFT_GUARDED_BY(mutex_) = 0;  // loops that have not answered yet
 };
 
 // Collects the calls of every loop. `done` is called on one of the loops when all loops have answered. If a
-// loop hangs, `done` is never called. asking: a call to omit; null: none.
+// loop hangs, `done` is never called. omitted: a call to omit; null: none.
 std::shared_ptr<Collector> begin(const std::shared_ptr<AgentCore>& core,
-                                 UniqueFunction<void(CallsInFlight)> done, const IncomingCall* asking) {
-  auto collector = std::make_shared<Collector>(core, std::move(done), asking);
+                                 UniqueFunction<void(CallsInFlight)> done, const IncomingCall* omitted) {
+  auto collector = std::make_shared<Collector>(core, std::move(done), omitted);
   for (const auto& loop : core->loops())
-    loop->post([collector, loop = loop.get()] { collector->look(*loop); });
+    loop->post([collector, loop = loop.get()] { collector->collect(*loop); });
   return collector;
 }
 
@@ -155,13 +155,13 @@ MethodEntry pending_entry() {
   MethodEntry entry = detail::own_entry<CallsInFlight>(pending_method);
   entry.run = [](std::shared_ptr<IncomingCall> call) {
     const auto core = AgentCore::of(*call);
-    const IncomingCall* asking = call.get();
+    const IncomingCall* omitted = call.get();
     begin(
         core,
         [call = std::move(call)](CallsInFlight calls) {
           detail::answer<CallsInFlight>(*call, std::move(calls));
         },
-        asking);
+        omitted);
   };
   return entry;
 }

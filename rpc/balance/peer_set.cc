@@ -46,7 +46,7 @@ void PeerSetState::resolve() {
     MutexLock lock(mutex_);
     if (resolving_) return;
     resolving_ = true;
-    asked_ = loop_->now();
+    queried_ = loop_->now();
     ++round_;
   }
   auto asked = capture([&] { return resolver_(); });
@@ -94,7 +94,7 @@ void PeerSetState::resolve_soon() {
   {
     MutexLock lock(mutex_);
     if (resolving_) return;
-    wait = later(asked_, options_.soonest) - loop_->now();
+    wait = later(queried_, options_.soonest) - loop_->now();
   }
   if (wait.count() > 0) return resolve_later(wait);
   resolve();
@@ -105,7 +105,7 @@ std::optional<PeerSetState::Chosen> PeerSetState::choose(std::optional<std::uint
   const auto core = core_.lock();
   if (core == nullptr) return std::nullopt;
   MutexLock lock(mutex_);
-  const auto failing = look_at_routes();
+  const auto failing = check_routes();
   const auto choice = plan_.choose(loop_->now(), key, but);
   if (!choice) return std::nullopt;
   auto& route = routes_[choice->id];
@@ -120,7 +120,7 @@ std::optional<PeerSetState::Chosen> PeerSetState::choose(std::optional<std::uint
   return chosen;
 }
 
-std::vector<std::shared_ptr<Route>> PeerSetState::look_at_routes() {
+std::vector<std::shared_ptr<Route>> PeerSetState::check_routes() {
   std::vector<std::shared_ptr<Route>> failing;
   std::erase_if(routes_, [this](const auto& known)
                              WEFT_REQUIRES(mutex_) { return plan_.find(known.first) == nullptr; });

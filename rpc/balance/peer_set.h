@@ -74,7 +74,7 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   void resolve_soon();
   // Updates the Reach of the replicas. Returns the routes that fail; the caller connects these routes with
   // the mutex unlocked.
-  std::vector<std::shared_ptr<Route>> look_at_routes() WEFT_REQUIRES(mutex_);
+  std::vector<std::shared_ptr<Route>> check_routes() WEFT_REQUIRES(mutex_);
 
   const std::weak_ptr<AgentCore> core_;
   const std::shared_ptr<Loop> loop_;
@@ -86,7 +86,7 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   std::map<ReplicaPlan::Id, std::shared_ptr<Route>> routes_ WEFT_GUARDED_BY(mutex_);
   bool known_ WEFT_GUARDED_BY(mutex_) = false;  // names are known, or the resolver has failed
   bool resolving_ WEFT_GUARDED_BY(mutex_) = false;
-  Clock::time_point asked_ WEFT_GUARDED_BY(mutex_){};  // the time of the last query
+  Clock::time_point queried_ WEFT_GUARDED_BY(mutex_){};  // the time of the last query
   // Counts queries; timers of earlier queries have no effect.
   std::uint64_t round_ WEFT_GUARDED_BY(mutex_) = 0;
   std::vector<Ready> waiting_ WEFT_GUARDED_BY(mutex_);
@@ -155,7 +155,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
   // Starts an attempt. last: the error of the previous replica; null: none.
   void attempt(const std::exception_ptr& last) {
     const auto chosen = set_->choose(key_, tried_);
-    if (!chosen) return nobody_left(last);
+    if (!chosen) return no_replica_left(last);
     tried_.push_back(chosen->choice.id);
     const std::uint64_t number = latest_.begin();
     Future<Value> made;
@@ -187,7 +187,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
                         error->execution()));
   }
   // No replica is left to try. last: the last error; null: no replica is known.
-  void nobody_left(const std::exception_ptr& last) {
+  void no_replica_left(const std::exception_ptr& last) {
     if (!wait_for_ready_ || (last != nullptr && !again_)) {
       if (last != nullptr) return promise_.fail(last);
       return end(ErrorKind::unavailable, "no replica is known: the set is empty, or its agent has shut down");
@@ -230,8 +230,8 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
 
 // The type in which an argument is kept: text is stored as a std::string.
 template <class Given>
-using Kept = std::conditional_t<std::is_convertible_v<std::decay_t<Given>, std::string_view>, std::string,
-                                std::decay_t<Given>>;
+using KeptArgument = std::conditional_t<std::is_convertible_v<std::decay_t<Given>, std::string_view>,
+                                        std::string, std::decay_t<Given>>;
 
 }  // namespace detail
 
@@ -288,12 +288,12 @@ class WEFT_EXPORT PeerSet {
   template <class M, class Call, class... Given>
   auto balance(Call call, Given&&... given) const {
     using Value = typename M::Traits::Result;
-    constexpr bool again = (std::is_copy_constructible_v<detail::Kept<Given>> && ...);
+    constexpr bool again = (std::is_copy_constructible_v<detail::KeptArgument<Given>> && ...);
     const auto deadline =
         options_.timeout ? std::optional(later(state_->loop()->now(), *options_.timeout)) : std::nullopt;
     auto start = [call, deadline, loop = state_->loop(), options = options_, serving = serving_,
                   metadata = metadata_,
-                  kept = std::tuple<detail::Kept<Given>...>(std::forward<Given>(given)...)](
+                  kept = std::tuple<detail::KeptArgument<Given>...>(std::forward<Given>(given)...)](
                      const Peer& replica, std::optional<std::chrono::nanoseconds> connect_within) mutable {
       CallOptions now = options;
       now.wait_for_ready = false;  // another replica may be ready

@@ -108,7 +108,7 @@ std::optional<PendingCall::SerializedCall> PendingCall::take_frame(const std::sh
         std::chrono::duration_cast<std::chrono::nanoseconds>(*call_.deadline - loop.now()).count();
     info.timeout_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1));
   }
-  for (auto& told : call_.message_->take_leaving()) told(target.peer);
+  for (auto& on_leaving : call_.message_->take_leaving()) on_leaving(target.peer);
   auto borrowed = call_.message_->take_borrowed();
   info.accepted = static_cast<std::uint32_t>(target.accepted);
   std::uint16_t flags = call_.notify ? frame_flags::notify : 0;

@@ -8,7 +8,7 @@
 // A loop's own thread alternates between polling and blocking (run_thread()). poll_for() polls the pollers,
 // and at intervals Asio, until the time of SpinPolicy::bound() passes without an event. Then the pollers are
 // put to sleep: they request a wake-up of the loop from Asio or from their peer. The thread then blocks in
-// Asio until the next event. While the policy pauses spinning, rest() runs the loop without polling.
+// Asio until the next event. While the policy pauses spinning, run_paused() runs the loop without polling.
 #include <weft/rpc/core/asio_loop.h>
 
 #include <weft/rpc/core/error.h>
@@ -35,7 +35,7 @@ namespace {
 
 constexpr std::size_t max_jobs_a_turn = 256;        // after these, other Asio handlers run
 constexpr unsigned looks_between_clocks = 8;        // polls of the pollers without work
-constexpr std::size_t max_handlers_a_look = 64;     // of Asio, before the pollers are polled again
+constexpr std::size_t max_handlers_a_poll = 64;     // of Asio, before the pollers are polled again
 constexpr unsigned polls_between_looks = 64;        // of Asio, which is a system call, if there are pollers
 constexpr unsigned costly_polls_between_looks = 8;  // the same, if a poller's poll() is also a system call
 constexpr std::size_t max_costly_pollers = 4;
@@ -112,7 +112,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     }
     in_turn = false;
     if (!ready.empty() && !std::exchange(rest_due, true)) asio::post(context, Rest(shared_from_this()));
-    if (resting && ++turns % turns_between_looks == 0 && Clock::now() >= policy.paused_until()) end_rest();
+    if (paused && ++turns % turns_between_looks == 0 && Clock::now() >= policy.paused_until()) end_pause();
   }
 
   // Catches an exception of a job, so that the turn, the timers and the io_context continue.
@@ -149,7 +149,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
 
   // --- Jobs from other threads, for a loop with its own thread ---
 
-  void hand_in(Callback job) {
+  void submit(Callback job) {
     {
       MutexLock lock(mutex);
       inbox.push(std::move(job));
@@ -236,7 +236,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
       due = !put_pollers_to_sleep();
       if (due || context.stopped()) continue;
       if (now < policy.paused_until()) {
-        rest();
+        run_paused();
         now = Clock::now();
         continue;
       }
@@ -249,14 +249,14 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   }
   // Runs events like a loop that never spins, until the pause ends. take_turn() checks the time only after
   // several turns, because reading the clock for each event would cost 2 % of the throughput.
-  void rest() {
-    resting = true;
+  void run_paused() {
+    paused = true;
     context.run();
-    // If `resting` was true, the io_context ran out of work.
-    if (!std::exchange(resting, false)) context.restart();
+    // If `paused` was true, the io_context ran out of work.
+    if (!std::exchange(paused, false)) context.restart();
   }
-  void end_rest() {
-    if (std::exchange(resting, false)) context.stop();
+  void end_pause() {
+    if (std::exchange(paused, false)) context.stop();
   }
   void poll_for(std::chrono::nanoseconds bound) {
     bool idle = false;  // no work since `since`
@@ -267,7 +267,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
       if (pollers.empty() ||
           i % (costly_pollers == 0 ? polls_between_looks : costly_polls_between_looks) == 0) {
         if (context.stopped()) return;
-        worked |= look_at_asio();
+        worked |= poll_asio();
       }
       if (worked) {
         if (idle) policy.found();
@@ -300,9 +300,9 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   }
   // Uses poll_one(), because poll() does not return as long as handlers make other handlers ready, and the
   // pollers must be polled in between.
-  bool look_at_asio() {
+  bool poll_asio() {
     std::size_t ran = 0;
-    while (ran < max_handlers_a_look && context.poll_one() != 0) ++ran;
+    while (ran < max_handlers_a_poll && context.poll_one() != 0) ++ran;
     return ran != 0;
   }
   // Pollers that are asleep stay asleep until the loop polls again. false: a poller has work.
@@ -345,8 +345,8 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   std::vector<LoopPoller*> asleep;
   SpinPolicy policy{std::chrono::nanoseconds{0}};  // set before the thread starts
   unsigned works = 0;                              // polls with work
-  bool resting = false;                            // until the policy's pause ends
-  unsigned turns = 0;                              // while resting
+  bool paused = false;                             // until the policy's pause ends
+  unsigned turns = 0;                              // while paused
 
   Mutex mutex;
   Fifo<Callback> inbox WEFT_GUARDED_BY(mutex);
@@ -387,7 +387,7 @@ void AsioLoop::stop() {
 void AsioLoop::post(Callback job) {
   if (running_here() && state_->in_turn) return state_->ready.push(std::move(job));
   if (own_) {
-    state_->hand_in(std::move(job));
+    state_->submit(std::move(job));
   } else {
     asio::post(context_, [state = state_, job = std::move(job)]() mutable { state->turn(std::move(job)); });
   }
@@ -443,7 +443,7 @@ void AsioLoop::cancel(TimerId id) {
 bool AsioLoop::spins() const { return state_->policy.spins(); }
 bool AsioLoop::add_poller(LoopPoller& poller, bool system_call) {
   if (!spins() || (system_call && state_->costly_pollers == max_costly_pollers)) return false;
-  state_->end_rest();  // the poller must be put to sleep before the next rest
+  state_->end_pause();  // the poller must be put to sleep before the next pause
   auto& all = state_->pollers;
   if (system_call) {
     all.push_back(&poller);

@@ -56,11 +56,11 @@ class IdMap {
     if (size_ == 0 && slots_.size() > max_kept) slots_ = {};
     return taken;
   }
-  // Calls `look` for each entry, in unspecified order. `look` must not change the map.
-  template <class Look>
-  void for_each(Look look) const {
+  // Calls `visit` for each entry, in unspecified order. `visit` must not change the map.
+  template <class Visit>
+  void for_each(Visit visit) const {
     for (const Slot& slot : slots_)
-      if (slot.used) look(slot.id, slot.value);
+      if (slot.used) visit(slot.id, slot.value);
   }
   // Removes and returns all entries, sorted by id.
   std::vector<std::pair<std::uint64_t, T>> take_all() {

@@ -30,15 +30,15 @@ std::byte* new_block(std::size_t bytes) {
 }  // namespace
 
 struct MemoryPool::State {
-  struct Kept {
+  struct FreeBlock {
     std::size_t size;
     std::byte* memory;
   };
-  using Age = std::list<Kept>;
+  using Age = std::list<FreeBlock>;
 
   explicit State(std::uint64_t max) : max_kept(max) {}
   ~State() {
-    for (const Kept& block : by_age) std::free(block.memory);
+    for (const FreeBlock& block : by_age) std::free(block.memory);
   }
 
   std::byte* take(std::size_t size) {
@@ -69,7 +69,7 @@ struct MemoryPool::State {
   }
 
   std::byte* drop_oldest() WEFT_REQUIRES(mutex) {
-    const Kept oldest = by_age.front();
+    const FreeBlock oldest = by_age.front();
     const auto same = by_size.find(oldest.size);
     std::erase(same->second, by_age.begin());
     if (same->second.empty()) by_size.erase(same);

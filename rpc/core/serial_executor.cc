@@ -1,6 +1,6 @@
-// Jobs are pushed onto a lock-free stack (`posted`). The push onto an idle executor posts a Turn to the other
-// executor. The Turn runs one job and posts itself again. When its list is empty, take() takes the whole
-// stack and reverses it, so that jobs run in order.
+// Jobs are pushed onto a lock-free stack (`posted`). The push onto an idle executor posts a Runner to the
+// other executor. The Runner runs one job and posts itself again. When its list is empty, take() takes the
+// whole stack and reverses it, so that jobs run in order.
 #include <weft/rpc/core/serial_executor.h>
 
 #include <atomic>
@@ -44,12 +44,13 @@ struct SerialExecutor::State {
   Node end;
 };
 
-class SerialExecutor::Turn {
+class SerialExecutor::Runner {
  public:
-  Turn(std::shared_ptr<State> state, State::Node* jobs) : state_(std::move(state)), jobs_(jobs) {}
-  Turn(Turn&& other) noexcept : state_(std::move(other.state_)), jobs_(std::exchange(other.jobs_, nullptr)) {}
-  Turn& operator=(Turn&&) = delete;
-  ~Turn() {
+  Runner(std::shared_ptr<State> state, State::Node* jobs) : state_(std::move(state)), jobs_(jobs) {}
+  Runner(Runner&& other) noexcept
+      : state_(std::move(other.state_)), jobs_(std::exchange(other.jobs_, nullptr)) {}
+  Runner& operator=(Runner&&) = delete;
+  ~Runner() {
     if (state_ == nullptr) return;
     // The other executor has dropped this turn: drop the jobs, too. They may own the last reference to this
     // executor.
@@ -89,7 +90,7 @@ void SerialExecutor::post(Callback job) {
   } while (!state_->posted.compare_exchange_weak(newest, newest == nullptr ? &state_->end : queued.get(),
                                                  std::memory_order_acq_rel, std::memory_order_relaxed));
   State::Node* const mine = queued.release();
-  if (newest == nullptr) state_->threads.post(Turn(state_, mine));
+  if (newest == nullptr) state_->threads.post(Runner(state_, mine));
   // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): the turn that runs the job owns it.
 }
 

@@ -21,7 +21,7 @@ class WEFT_EXPORT SerialExecutor final : public Executor {
 
  private:
   struct State;
-  class Turn;  // the only job in the other executor
+  class Runner;  // the only job in the other executor
   std::shared_ptr<State> state_;
 };
 

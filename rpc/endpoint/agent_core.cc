@@ -297,7 +297,7 @@ void AgentCore::forget(const AgentId& peer, const std::string& reason) {
 
 Future<void> AgentCore::drain(std::chrono::nanoseconds timeout) {
   return accounts()->drain(pick_loop(), timeout, [this] {
-    for (const auto& link : links_.all()) link->loop()->post([link] { link->say_goodbye(); });
+    for (const auto& link : links_.all()) link->loop()->post([link] { link->send_goodbye(); });
     for (const auto& hook : hooks().all()) hook->draining();
   });
 }

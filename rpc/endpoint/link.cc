@@ -185,10 +185,10 @@ void Link::on_goodbye(const std::optional<Error>& reason) {
   }
   if (reason->kind() == ErrorKind::peer_lost)  // the job of the peer has failed
     for (const auto& hook : core_->hooks().all()) hook->peer_job_failed(peer_, *reason);
-  const Error said(reason->kind() == agent_ended ? ErrorKind::peer_lost : reason->kind(),
-                   std::string("the peer says: ") + reason->what());
-  close(said);
-  end(said, false);
+  const Error reported(reason->kind() == agent_ended ? ErrorKind::peer_lost : reason->kind(),
+                       std::string("the peer says: ") + reason->what());
+  close(reported);
+  end(reported, false);
 }
 
 void Link::on_hello(IncomingMessage& message) {
@@ -360,7 +360,7 @@ void Link::send_beat(FrameKind kind, std::uint64_t id) {
 
 // --- Ends ---
 
-void Link::say_goodbye() {
+void Link::send_goodbye() {
   if (ready()) connection_->send(OutgoingMessage::goodbye(std::nullopt));
 }
 

@@ -87,7 +87,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void close_soon(const Error& reason);           // any thread
   void join_new_session(const ResumeInfo& info);  // its session has ended, and the peer has not. Any thread.
 
-  void say_goodbye();                                         // asks the peer to send no new requests
+  void send_goodbye();                                        // asks the peer to send no new requests
   void close(const Error& reason);                            // at once: drops queued frames
   void finish(const Error& reason) { finish(reason, true); }  // sends queued frames, closes
   void expel(const Error& reason);            // like finish(), with peer_lost; sends the reason to the peer

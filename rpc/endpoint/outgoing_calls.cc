@@ -40,7 +40,7 @@ OutgoingCalls::Calls OutgoingCalls::take_held() {
   return calls;
 }
 
-std::optional<OutgoingCalls::Sent> OutgoingCalls::take(std::uint64_t id) {
+std::optional<OutgoingCalls::SentCall> OutgoingCalls::take(std::uint64_t id) {
   auto sent = sent_.take(id);
   if (sent && sent->uses_credit) give_back(1, sent->bytes);
   return sent;
@@ -48,7 +48,7 @@ std::optional<OutgoingCalls::Sent> OutgoingCalls::take(std::uint64_t id) {
 
 OutgoingCalls::Calls OutgoingCalls::in_flight() const {
   Calls calls;
-  sent_.for_each([&](std::uint64_t, const Sent& sent) {
+  sent_.for_each([&](std::uint64_t, const SentCall& sent) {
     if (sent.call != nullptr) calls.push_back(sent.call);
   });
   std::sort(calls.begin(), calls.end(), [](const auto& a, const auto& b) { return a->id() < b->id(); });

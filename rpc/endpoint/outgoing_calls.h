@@ -19,7 +19,7 @@ class WEFT_EXPORT OutgoingCalls {
  public:
   using Calls = std::vector<std::shared_ptr<PendingCall>>;  // in their order
   // A call that was sent. counts: its method is not a background method.
-  struct Sent {
+  struct SentCall {
     std::shared_ptr<PendingCall> call;  // null: the call has ended, but its credit is still in use
     std::uint64_t number = 0;           // of its frame
     std::uint64_t bytes = 0;            // of the credit that it uses
@@ -50,11 +50,11 @@ class WEFT_EXPORT OutgoingCalls {
     calls_ -= std::min(calls_, calls);
     bytes_ -= std::min(bytes_, bytes);
   }
-  void sent(std::uint64_t id, Sent sent) { sent_.insert(id, std::move(sent)); }
+  void sent(std::uint64_t id, SentCall sent) { sent_.insert(id, std::move(sent)); }
   bool awaits(std::uint64_t id) const { return sent_.contains(id); }
-  Sent* find(std::uint64_t id) { return sent_.find(id); }
+  SentCall* find(std::uint64_t id) { return sent_.find(id); }
   // Removes the call, and returns its credit. nullopt: no such call.
-  std::optional<Sent> take(std::uint64_t id);
+  std::optional<SentCall> take(std::uint64_t id);
   Calls in_flight() const;  // the calls that were sent and have not ended, by their ids
   Calls take_all();         // removes and returns in_flight()
 
@@ -69,7 +69,7 @@ class WEFT_EXPORT OutgoingCalls {
   std::uint64_t calls_ = 0, bytes_ = 0;
   Fifo<std::shared_ptr<PendingCall>> held_, held_control_;
   std::size_t prune_at_ = 64;  // the size at which ended calls are removed from held_
-  IdMap<Sent> sent_;
+  IdMap<SentCall> sent_;
 };
 
 }  // namespace weft::rpc

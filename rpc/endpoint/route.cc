@@ -43,7 +43,7 @@ bool is_transient(ErrorKind kind) {
   }
 }
 
-Error gone(const AgentId& life) { return {ErrorKind::peer_lost, to_string(life) + " is gone"}; }
+Error gone(const AgentId& peer) { return {ErrorKind::peer_lost, to_string(peer) + " is gone"}; }
 
 }  // namespace
 
@@ -90,28 +90,28 @@ void Route::submit(std::shared_ptr<PendingCall> call) {
       is_first = loop()->running_here();
     }
     if (own_ == nullptr && session == nullptr && !is_first) {
-      handed_in_.push_back(call);
+      submitted_.push_back(call);
       has_waiting_ = true;
     }
   }
   if (own != nullptr) return own->submit(std::move(call));
   if (session != nullptr) return session->submit(std::move(call));
   if (is_first) return place(std::move(call));
-  loop()->post([self = shared_from_this(), kept = std::move(call)] { self->place_handed_in(); });
+  loop()->post([self = shared_from_this(), kept = std::move(call)] { self->place_submitted(); });
 }
 
 // Takes one call at a time, because placing a call may run code that makes further calls.
-void Route::place_handed_in() {
+void Route::place_submitted() {
   for (;;) {
     std::shared_ptr<PendingCall> call;
     {
       MutexLock lock(mutex_);
-      if (handed_in_.empty()) {
+      if (submitted_.empty()) {
         has_waiting_ = !waiting_.empty();
         return;
       }
-      call = handed_in_.front().lock();
-      handed_in_.pop_front();
+      call = submitted_.front().lock();
+      submitted_.pop_front();
     }
     if (call != nullptr) place(std::move(call));
   }
@@ -185,10 +185,10 @@ void Route::learn(std::vector<Address> addresses) {
   dial_later();  // later, because a new link may be reported first
 }
 
-void Route::forget(const AgentId& life) {
-  loop()->post([self = shared_from_this(), life] {
+void Route::forget(const AgentId& peer) {
+  loop()->post([self = shared_from_this(), peer] {
     MutexLock lock(self->mutex_);
-    if (self->identity_ == nullptr || *self->identity_ != life) return;
+    if (self->identity_ == nullptr || *self->identity_ != peer) return;
     self->identity_ = nullptr;
     if (!Address::looks_like(self->name_)) self->addresses_.clear();
   });
@@ -204,11 +204,11 @@ void Route::rejoin() {
   });
 }
 
-void Route::end_of(const AgentId& life) {
-  loop()->post(while_alive(this, [life](Route& self) {
+void Route::end_of(const AgentId& peer) {
+  loop()->post(while_alive(this, [peer](Route& self) {
     self.is_rejoining_ = false;
     for (const auto& call : std::vector(self.waiting_.begin(), self.waiting_.end()))
-      if (call->only() != nullptr && *call->only() == life) self.fail(*call, gone(life));
+      if (call->only() != nullptr && *call->only() == peer) self.fail(*call, gone(peer));
   }));
 }
 
@@ -308,7 +308,7 @@ void Route::dial_later() {
 }
 
 void Route::dial_ended(const Error& reason) {
-  place_handed_in();  // calls that were made before this failure also fail
+  place_submitted();  // calls that were made before this failure also fail
   const bool was_needed = !waiting_.empty() || is_wanted_;
   is_wanted_ = false;
   const auto core = core_.lock();
@@ -340,8 +340,8 @@ void Route::dial_ended(const Error& reason) {
   // An overloaded host may refuse a connection once, so two consecutive refusals are needed.
   proven_dials_ = outcome_.proven != 0 && outcome_.proven == outcome_.failed ? proven_dials_ + 1 : 0;
   if (is_rejoining_ && proven_dials_ >= 2)
-    for (const AgentId& life : core->sessions().absent(peer_name()))
-      core->lose(life, Error(ErrorKind::peer_lost, life.name + " no longer listens: " + reason.what()));
+    for (const AgentId& peer : core->sessions().absent(peer_name()))
+      core->lose(peer, Error(ErrorKind::peer_lost, peer.name + " no longer listens: " + reason.what()));
   for (const auto& call : failed) fail(*call, reason);
 }
 
@@ -402,7 +402,7 @@ void Route::connected(std::shared_ptr<Session> session, bool dialled) {
     call->clear_timer();
     session->submit(std::move(call));
   }
-  place_handed_in();
+  place_submitted();
 }
 
 void Route::lead_to(const std::shared_ptr<Route>& own) {
@@ -419,7 +419,7 @@ void Route::lead_to(const std::shared_ptr<Route>& own) {
     call->clear_timer();
     own->submit(std::move(call));
   }
-  place_handed_in();
+  place_submitted();
 }
 
 std::shared_ptr<Route> Route::own() const {

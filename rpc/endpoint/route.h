@@ -57,11 +57,11 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   void learn(std::vector<Address> addresses);
   // The peer is absent: connects repeatedly until the peer returns, or until end_of().
   void rejoin();                     // any thread
-  void end_of(const AgentId& life);  // the peer is gone. Any thread.
+  void end_of(const AgentId& peer);  // the peer is gone. Any thread.
   // Whether the route was created because the peer connected to this agent. Any thread.
   bool is_to_visitor() const { return is_to_visitor_; }
   // Drops the peer's addresses, unless identity() is another incarnation. Any thread.
-  void forget(const AgentId& life);
+  void forget(const AgentId& peer);
   // The peer has connected. dialled: this route has dialled.
   void connected(std::shared_ptr<Session> session, bool dialled);
   // This agent itself was found at the address: all calls go to its route to itself.
@@ -73,7 +73,7 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
  private:
   enum class State : std::uint8_t { idle, dialling, pausing, redialling };
   void place(std::shared_ptr<PendingCall> call);
-  void place_handed_in();
+  void place_submitted();
   std::shared_ptr<Session> take_latest(AgentCore& core);
   bool is_connected() const;
   bool is_dialling() const { return state_ == State::dialling || state_ == State::redialling; }
@@ -123,7 +123,7 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   bool has_waiting_ WEFT_GUARDED_BY(mutex_) = false;
   std::shared_ptr<const AgentId> identity_ WEFT_GUARDED_BY(mutex_);
   // The calls that other threads have submitted. The posted jobs own the calls.
-  std::deque<std::weak_ptr<PendingCall>> handed_in_ WEFT_GUARDED_BY(mutex_);
+  std::deque<std::weak_ptr<PendingCall>> submitted_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc

@@ -10,7 +10,7 @@ constexpr std::size_t smallest_ring = 16, largest_idle_ring = 1024;
 
 }  // namespace
 
-void SentFrames::count(const Kept& kept, std::int64_t sign) {
+void SentFrames::count(const UnacknowledgedFrame& kept, std::int64_t sign) {
   const auto bytes = static_cast<std::uint64_t>(sign) * kept.bytes;
   const auto one = static_cast<std::size_t>(sign);
   bytes_ += bytes;
@@ -21,12 +21,12 @@ void SentFrames::count(const Kept& kept, std::int64_t sign) {
 
 std::uint64_t SentFrames::keep(Frame&& frame) {
   if (end_ - first_ == ring_.size()) {
-    std::vector<Kept> larger(std::max(smallest_ring, 2 * ring_.size()));
+    std::vector<UnacknowledgedFrame> larger(std::max(smallest_ring, 2 * ring_.size()));
     for (std::uint64_t number = first_; number != end_; ++number)
       larger[number & (larger.size() - 1)] = std::move(at(number));
     ring_ = std::move(larger);
   }
-  Kept& kept = at(end_);
+  UnacknowledgedFrame& kept = at(end_);
   kept.bytes = frame.frame.bytes();
   kept.frame = std::move(frame);
   kept.is_withdrawn = false;
@@ -52,12 +52,12 @@ OutboundFrame SentFrames::next() {
 }
 
 std::shared_ptr<PendingCall> SentFrames::drop_first() {
-  Kept& kept = at(first_++);
+  UnacknowledgedFrame& kept = at(first_++);
   unsent_ = std::max(unsent_, first_);
   count(kept, -1);
   auto notification = std::move(kept.frame.notification);
   if (first_ == end_ && ring_.size() > largest_idle_ring) {
-    std::vector<Kept>().swap(ring_);
+    std::vector<UnacknowledgedFrame>().swap(ring_);
     return notification;
   }
   const OutboundFrame dropped = std::move(kept.frame.frame);
@@ -73,7 +73,7 @@ void SentFrames::acknowledge(std::uint64_t count) {
 
 void SentFrames::withdraw(std::uint64_t number) {
   if (number < first_) return;
-  Kept& kept = at(number);
+  UnacknowledgedFrame& kept = at(number);
   bytes_ -= kept.bytes;
   kept.frame.kind = FrameKind::cancel;
   kept.frame.frame = OutgoingMessage::plain(FrameKind::cancel, kept.frame.call_id);

@@ -52,18 +52,18 @@ class WEFT_EXPORT SentFrames {
   std::uint64_t reply_bytes() const { return reply_bytes_; }  // of the replies among them
 
  private:
-  struct Kept {
+  struct UnacknowledgedFrame {
     Frame frame;
     std::uint64_t bytes = 0;
     bool is_withdrawn = false;
   };
   std::shared_ptr<PendingCall> drop_first();  // returns its notification; null: none
-  void count(const Kept& kept, std::int64_t sign);
+  void count(const UnacknowledgedFrame& kept, std::int64_t sign);
 
-  Kept& at(std::uint64_t number) { return ring_[number & (ring_.size() - 1)]; }
-  const Kept& at(std::uint64_t number) const { return ring_[number & (ring_.size() - 1)]; }
+  UnacknowledgedFrame& at(std::uint64_t number) { return ring_[number & (ring_.size() - 1)]; }
+  const UnacknowledgedFrame& at(std::uint64_t number) const { return ring_[number & (ring_.size() - 1)]; }
 
-  std::vector<Kept> ring_;  // a frame is at its number; the size is a power of two
+  std::vector<UnacknowledgedFrame> ring_;  // a frame is at its number; the size is a power of two
   std::uint64_t first_ = 0, unsent_ = 0, end_ = 0;
   std::uint64_t bytes_ = 0, reply_bytes_ = 0;
   std::size_t refusals_ = 0, credits_ = 0;

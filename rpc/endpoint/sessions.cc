@@ -37,9 +37,9 @@ bool may_be_the_same(const std::string& before, const std::string& now) {
 // one loop; finish() may be called from any thread.
 class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
  public:
-  Absence(std::weak_ptr<Sessions> sessions, AgentId life, std::shared_ptr<Loop> loop, std::string lost)
+  Absence(std::weak_ptr<Sessions> sessions, AgentId peer, std::shared_ptr<Loop> loop, std::string lost)
       : sessions_(std::move(sessions)),
-        life_(std::move(life)),
+        peer_(std::move(peer)),
         loop_(std::move(loop)),
         lost_(std::move(lost)) {}
 
@@ -85,7 +85,7 @@ class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
     if (over_) return;
     stop();
     if (const auto sessions = sessions_.lock())
-      sessions->give_up(life_, *this, Error(ErrorKind::peer_lost, lost_ + "; " + why));
+      sessions->give_up(peer_, *this, Error(ErrorKind::peer_lost, lost_ + "; " + why));
   }
   void stop() {
     over_ = true;
@@ -94,7 +94,7 @@ class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
   }
 
   const std::weak_ptr<Sessions> sessions_;
-  const AgentId life_;
+  const AgentId peer_;
   const std::shared_ptr<Loop> loop_;
   const std::string lost_;  // how the last connection of the peer ended
   bool over_ = false;
@@ -110,32 +110,32 @@ Sessions::Sessions(AgentCore& core, std::uint64_t id_seed, ProcessId own)
       max_kept_total_(std::max(core.options().limits.in_flight_total, min_kept)),
       own_(own) {}
 
-std::shared_ptr<Session> Sessions::open(const AgentId& life, const std::string& identity,
+std::shared_ptr<Session> Sessions::open(const AgentId& peer, const std::string& identity,
                                         const ProcessId& process, bool is_kept, const Make& make) {
   MutexLock lock(mutex_);
-  const auto known = names_.find(life.incarnation);
-  const std::string* owner = life.incarnation == self_.incarnation ? &self_.name
+  const auto known = names_.find(peer.incarnation);
+  const std::string* owner = peer.incarnation == self_.incarnation ? &self_.name
                              : known != names_.end()               ? &known->second
                                                                    : nullptr;
-  if (owner != nullptr && *owner != life.name)
-    throw Error(ErrorKind::permission_denied, "'" + life.name + "' states the incarnation of '" + *owner +
+  if (owner != nullptr && *owner != peer.name)
+    throw Error(ErrorKind::permission_denied, "'" + peer.name + "' states the incarnation of '" + *owner +
                                                   "', expected an incarnation of its own");
-  if (life == self_) return with_itself_.emplace_back(make(++last_number_));
-  const auto found = entries_.find(life);
+  if (peer == self_) return with_itself_.emplace_back(make(++last_number_));
+  const auto found = entries_.find(peer);
   if (found == entries_.end()) {
-    const bool was_gone = is_over(life);
+    const bool was_gone = is_over(peer);
     auto session = make(++last_number_);
-    names_.emplace(life.incarnation, life.name);
-    entries_.emplace(life, Entry{session, identity, process, was_gone});
+    names_.emplace(peer.incarnation, peer.name);
+    entries_.emplace(peer, Entry{session, identity, process, was_gone});
     return session;
   }
   Entry& entry = found->second;
   if (!may_be_the_same(entry.identity, identity))
     throw Error(ErrorKind::permission_denied,
-                to_string(life) + " has proved the identity '" + entry.identity + "', but now proves " +
+                to_string(peer) + " has proved the identity '" + entry.identity + "', but now proves " +
                     (identity.empty() ? "none" : "'" + identity + "'") + ", expected the same identity");
   if (entry.session->is_kept() != is_kept)
-    throw Error(ErrorKind::protocol_error, to_string(life) + " has stated other features before");
+    throw Error(ErrorKind::protocol_error, to_string(peer) + " has stated other features before");
   if (!identity.empty()) entry.identity = identity;
   if (is_kept) return entry.session;
   note_end(*entry.session);
@@ -171,9 +171,9 @@ bool Sessions::begin_absence(const Session& session, const Error& reason, const 
   return true;
 }
 
-std::shared_ptr<Session> Sessions::close(const AgentId& life) {
+std::shared_ptr<Session> Sessions::close(const AgentId& peer) {
   MutexLock lock(mutex_);
-  const auto found = entries_.find(life);
+  const auto found = entries_.find(peer);
   return found == entries_.end() ? nullptr : remove(found);
 }
 
@@ -226,10 +226,10 @@ std::shared_ptr<Session> Sessions::remove(std::map<AgentId, Entry>::iterator fou
 }
 
 // An incarnation that is known, but neither connected nor absent, is gone.
-bool Sessions::is_over(const AgentId& life) const {
-  const auto known = names_.find(life.incarnation);
-  if (known == names_.end() || known->second != life.name) return false;
-  const auto found = entries_.find(life);
+bool Sessions::is_over(const AgentId& peer) const {
+  const auto known = names_.find(peer.incarnation);
+  if (known == names_.end() || known->second != peer.name) return false;
+  const auto found = entries_.find(peer);
   return found == entries_.end() || found->second.was_gone;
 }
 
@@ -245,11 +245,11 @@ void Sessions::end_absence(Entry& entry) {
   if (auto* number = std::exchange(entry.counted_in, nullptr)) --*number;
 }
 
-void Sessions::give_up(const AgentId& life, const Absence& absence, const Error& reason) {
+void Sessions::give_up(const AgentId& peer, const Absence& absence, const Error& reason) {
   std::shared_ptr<Session> session;
   {
     MutexLock lock(mutex_);
-    const auto found = entries_.find(life);
+    const auto found = entries_.find(peer);
     // The peer has connected again.
     if (found == entries_.end() || found->second.absence.get() != &absence) return;
     session = remove(found);
@@ -257,42 +257,42 @@ void Sessions::give_up(const AgentId& life, const Absence& absence, const Error&
   if (const auto core = core_.weak_from_this().lock()) core->end_session(session, reason, true);
 }
 
-std::shared_ptr<Session> Sessions::find(const AgentId& life) const {
+std::shared_ptr<Session> Sessions::find(const AgentId& peer) const {
   MutexLock lock(mutex_);
-  const auto found = entries_.find(life);
+  const auto found = entries_.find(peer);
   return found == entries_.end() ? nullptr : found->second.session;
 }
 
 std::shared_ptr<Session> Sessions::latest(const std::string& name) const {
   std::shared_ptr<Session> latest;
   MutexLock lock(mutex_);
-  for (const auto& [life, entry] : named(name))
+  for (const auto& [peer, entry] : named(name))
     if (latest == nullptr || entry.session->number() > latest->number()) latest = entry.session;
   return latest;
 }
 
-bool Sessions::is_connected(const AgentId& life) const {
-  const auto session = find(life);
+bool Sessions::is_connected(const AgentId& peer) const {
+  const auto session = find(peer);
   return session != nullptr && session->is_connected();
 }
 
-bool Sessions::is_absent(const AgentId& life) const {
+bool Sessions::is_absent(const AgentId& peer) const {
   MutexLock lock(mutex_);
-  const auto found = entries_.find(life);
+  const auto found = entries_.find(peer);
   return found != entries_.end() && found->second.absence != nullptr;
 }
 
-bool Sessions::is_gone(const AgentId& life) const {
+bool Sessions::is_gone(const AgentId& peer) const {
   MutexLock lock(mutex_);
-  return is_over(life);
+  return is_over(peer);
 }
 
 std::vector<AgentId> Sessions::absent(const std::string& name) const {
-  std::vector<AgentId> lives;
+  std::vector<AgentId> peers;
   MutexLock lock(mutex_);
-  for (const auto& [life, entry] : named(name))
-    if (entry.absence != nullptr) lives.push_back(life);
-  return lives;
+  for (const auto& [peer, entry] : named(name))
+    if (entry.absence != nullptr) peers.push_back(peer);
+  return peers;
 }
 
 bool Sessions::is_absent_on_this_host(const std::string& name) const {
@@ -313,7 +313,7 @@ Sessions::Requests Sessions::requests_with(const std::set<std::string>& names) c
   };
   MutexLock lock(mutex_);
   requests.ever = requests_of_ended_;
-  for (const auto& [life, entry] : entries_) add(*entry.session);
+  for (const auto& [peer, entry] : entries_) add(*entry.session);
   for (const auto& session : with_itself_) add(*session);
   return requests;
 }
@@ -321,7 +321,7 @@ Sessions::Requests Sessions::requests_with(const std::set<std::string>& names) c
 std::vector<std::shared_ptr<Session>> Sessions::all() const {
   MutexLock lock(mutex_);
   std::vector<std::shared_ptr<Session>> sessions = with_itself_;
-  for (const auto& [life, entry] : entries_) sessions.push_back(entry.session);
+  for (const auto& [peer, entry] : entries_) sessions.push_back(entry.session);
   return sessions;
 }
 
@@ -336,7 +336,7 @@ std::vector<std::shared_ptr<Session>> Sessions::all_alive() const {
 std::vector<std::shared_ptr<Session>> Sessions::close_all() {
   MutexLock lock(mutex_);
   std::vector<std::shared_ptr<Session>> sessions = std::exchange(with_itself_, {});
-  for (auto& [life, entry] : entries_) {
+  for (auto& [peer, entry] : entries_) {
     end_absence(entry);
     sessions.push_back(entry.session);
   }

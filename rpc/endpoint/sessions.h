@@ -35,7 +35,7 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   // The session for a connection to that incarnation. is_kept: as Session::is_kept(); otherwise a session is
   // made for each connection. identity: the proven identity of the peer. Throws permission_denied if the
   // incarnation belongs to another agent or identity, protocol_error if it has stated other features before.
-  std::shared_ptr<Session> open(const AgentId& life, const std::string& identity, const ProcessId& process,
+  std::shared_ptr<Session> open(const AgentId& peer, const std::string& identity, const ProcessId& process,
                                 bool is_kept, const Make& make);
   // The session has a connection: ends its absence. false: the session was closed.
   bool connected(const Session& session);
@@ -44,18 +44,18 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   bool begin_absence(const Session& session, const Error& reason, const std::shared_ptr<Loop>& loop);
   // The incarnation is gone: the caller ends the returned session. null: it was gone before. The second form
   // has no effect, and returns false, if the incarnation has another session by now.
-  std::shared_ptr<Session> close(const AgentId& life);
+  std::shared_ptr<Session> close(const AgentId& peer);
   bool close(const Session& session);
 
-  std::shared_ptr<Session> find(const AgentId& life) const;        // null: no session
+  std::shared_ptr<Session> find(const AgentId& peer) const;        // null: no session
   std::shared_ptr<Session> latest(const std::string& name) const;  // of any incarnation; null: none
   // Whether the peer is connected or may return, and whether it is connected.
-  bool knows(const AgentId& life) const { return find(life) != nullptr; }
+  bool knows(const AgentId& peer) const { return find(peer) != nullptr; }
   bool knows(const std::string& name) const { return latest(name) != nullptr; }
-  bool is_connected(const AgentId& life) const;
-  bool is_absent(const AgentId& life) const;  // its last connection has ended, and it may return
+  bool is_connected(const AgentId& peer) const;
+  bool is_absent(const AgentId& peer) const;  // its last connection has ended, and it may return
   // true: a session with this incarnation was closed. Only the latest incarnations are remembered.
-  bool is_gone(const AgentId& life) const;
+  bool is_gone(const AgentId& peer) const;
   // The agent to which the incarnation belongs, which may be this agent. nullopt: unknown.
   std::optional<AgentId> agent_of(std::uint64_t incarnation) const;
   std::vector<AgentId> absent(const std::string& name) const;  // the absent incarnations of that name
@@ -103,11 +103,11 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   Named named(const std::string& name) const WEFT_REQUIRES(mutex_) {
     return {entries_.lower_bound({name, 0}), entries_.upper_bound({name, ~std::uint64_t{0}})};
   }
-  bool is_over(const AgentId& life) const WEFT_REQUIRES(mutex_);
+  bool is_over(const AgentId& peer) const WEFT_REQUIRES(mutex_);
   void end_absence(Entry& entry) WEFT_REQUIRES(mutex_);
   std::shared_ptr<Session> remove(Entries::iterator found) WEFT_REQUIRES(mutex_);
   void note_end(const Session& session) WEFT_REQUIRES(mutex_);
-  void give_up(const AgentId& life, const Absence& absence, const Error& reason);
+  void give_up(const AgentId& peer, const Absence& absence, const Error& reason);
 
   AgentCore& core_;
   const std::chrono::nanoseconds timeout_;

@@ -54,7 +54,7 @@ std::string tcp(const std::string& host, const std::string& port) {
 }
 
 // This process's place in the job, as its launcher states it.
-struct Place {
+struct StatedPlace {
   std::optional<std::uint64_t> rank, world_size;  // no rank: the process joins an elastic world
   std::optional<detail::JobPlace> batch;          // if RANK is not set
 };
@@ -71,8 +71,9 @@ std::uint64_t stated(const detail::JobUrl& url, const Environment& environment, 
   return detail::number_between("'" + url.text + "': " + parameter, std::to_string(*number), min, max);
 }
 
-Place place_in(const detail::JobUrl& url, const Environment& environment, const VariableLookup& lookup) {
-  Place place;
+StatedPlace stated_place(const detail::JobUrl& url, const Environment& environment,
+                         const VariableLookup& lookup) {
+  StatedPlace place;
   const bool ranked = url.rank || environment.find("RANK"),
              met = !url.store.empty() || environment.find("WEFT_STORE");
   if (!ranked && met && environment.flag("WEFT_ELASTIC_WORLD")) return place;
@@ -119,7 +120,7 @@ std::string host_of(const detail::JobPlace& place, const LocalAddress& towards) 
                                                place.system + " does not state" + problems);
 }
 
-std::string store_address(const detail::JobUrl& url, const Environment& environment, const Place& place,
+std::string store_address(const detail::JobUrl& url, const Environment& environment, const StatedPlace& place,
                           const LocalAddress& towards) {
   if (!url.store.empty()) return url.store;
   if (const auto store = environment.find("WEFT_STORE")) {
@@ -157,7 +158,7 @@ std::string common_host(const Environment& environment, const std::string& store
 }
 
 // The address at which rank 0 listens, so that the other agents find its store.
-std::string hosts_address(const Environment& environment, const Place& place, const std::string& store,
+std::string hosts_address(const Environment& environment, const StatedPlace& place, const std::string& store,
                           const LocalAddress& towards) {
   Address address = Address::parse(store);
   if (address.scheme != "tcp") return store;
@@ -172,7 +173,7 @@ std::string hosts_address(const Environment& environment, const Place& place, co
   return address.text();
 }
 
-std::string name_from(const Environment& environment, const Place& place) {
+std::string name_from(const Environment& environment, const StatedPlace& place) {
   if (auto name = environment.find("WEFT_NAME")) return *std::move(name);
   if (place.rank) return "worker" + std::to_string(*place.rank);
   std::random_device random;
@@ -194,7 +195,7 @@ std::shared_ptr<const Credentials> credentials_from(const Environment& environme
 MemberOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup,
                          const LocalAddress& towards) {
   const Environment environment(lookup);
-  const Place place = place_in(url, environment, lookup);
+  const StatedPlace place = stated_place(url, environment, lookup);
   Rendezvous job;
   job.fixed_world = !environment.flag("WEFT_ELASTIC_WORLD");
   job.world_size = place.world_size.value_or(0);

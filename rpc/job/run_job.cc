@@ -26,9 +26,9 @@ int run_member(const std::string& program, Layers layers, const std::function<vo
   // Destroyed after the report of an error, so that peers detect and report the end of this member later.
   std::optional<Job> job;
   try {
-    MemberOptions told = from_environment();
-    if (options.adjust) options.adjust(told);
-    job.emplace(told, std::move(layers));
+    MemberOptions member_options = from_environment();
+    if (options.adjust) options.adjust(member_options);
+    job.emplace(member_options, std::move(layers));
     body(*job);
     job->serve_until_shutdown();
     return 0;

@@ -190,13 +190,13 @@ class GeneratorSource final : public StreamSource<T>, public GeneratorCore {
     {
       MutexLock lock(mutex_);
       if (over()) return Future<Item>::made(stream_end<Item>(why_over()));
-      if (asked_) return refused_next<Item>();
+      if (pending_next_) return refused_next<Item>();
       if (home().executor == nullptr)
         return failed_stream<Item>(
             ErrorKind::failed_precondition,
             "a generator that is read on its own agent needs an executor: call Stream::on()");
-      asked_.emplace();
-      future = asked_->future();
+      pending_next_.emplace();
+      future = pending_next_->future();
     }
     ask();
     return future;
@@ -208,18 +208,18 @@ class GeneratorSource final : public StreamSource<T>, public GeneratorCore {
   friend class GeneratorPromise<T>;
   std::optional<Promise<Item>> take() {
     MutexLock lock(mutex_);
-    return std::exchange(asked_, std::nullopt);
+    return std::exchange(pending_next_, std::nullopt);
   }
   void complete_item() override {
     Item item = std::move(item_);
     item_.reset();
-    if (auto asked = take()) asked->complete(std::move(item));
+    if (auto pending = take()) pending->complete(std::move(item));
   }
   void complete_end(std::exception_ptr error) override {
-    if (auto asked = take()) asked->complete(stream_end<Item>(error));
+    if (auto pending = take()) pending->complete(stream_end<Item>(error));
   }
 
-  std::optional<Promise<Item>> asked_ WEFT_GUARDED_BY(mutex_);
+  std::optional<Promise<Item>> pending_next_ WEFT_GUARDED_BY(mutex_);
   Item item_;  // used on the executor
 };
 

@@ -39,12 +39,12 @@ Future<StreamReader::Item> StreamReader::next() {
   std::optional<Future<Item>> future;
   {
     MutexLock lock(mutex_);
-    if (asked_) return refused_next<Item>();
+    if (pending_next_) return refused_next<Item>();
     if (auto now = take()) {
       future = Future<Item>::made(std::move(*now));
     } else {
-      asked_.emplace(source_.calls().route()->loop());
-      future = asked_->future();
+      pending_next_.emplace(source_.calls().route()->loop());
+      future = pending_next_->future();
     }
   }
   pull();
@@ -137,9 +137,9 @@ void StreamReader::accept(Batch batch) {
 }
 
 void StreamReader::pulled(Result<PendingCall::Reply> reply) {
-  std::optional<Promise<Item>> asked;
+  std::optional<Promise<Item>> pending;
   std::optional<Result<Item>> item;
-  bool tell = false;
+  bool closes = false;
   {
     MutexLock lock(mutex_);
     --pulls_in_flight_;
@@ -149,13 +149,13 @@ void StreamReader::pulled(Result<PendingCall::Reply> reply) {
     } catch (const std::exception& error) {
       ended_ = true;
       error_ = explain_failure(std::current_exception());
-      tell = dynamic_cast<const RemoteError*>(&error) == nullptr;  // the source does not know of the failure
+      closes = dynamic_cast<const RemoteError*>(&error) == nullptr;  // the source does not know the failure
     }
-    if (asked_) item = take();
-    if (item) asked.swap(asked_);
+    if (pending_next_) item = take();
+    if (item) pending.swap(pending_next_);
   }
-  if (tell) StreamTable::send_close(source_, stream_);
-  if (asked) asked->complete(std::move(*item));
+  if (closes) StreamTable::send_close(source_, stream_);
+  if (pending) pending->complete(std::move(*item));
   pull();
 }
 
@@ -173,18 +173,18 @@ void StreamReader::refuse_item(const Error& mismatch) {
 }
 
 void StreamReader::close() {
-  std::optional<Promise<Item>> asked;
+  std::optional<Promise<Item>> pending;
   std::deque<Batch> dropped;  // destroyed after the lock is released
-  bool tell = false;
+  bool closes = false;
   {
     MutexLock lock(mutex_);
     if (std::exchange(closed_, true)) return;
-    asked.swap(asked_);
+    pending.swap(pending_next_);
     dropped.swap(batches_);
-    tell = !ended_;
+    closes = !ended_;
   }
-  if (tell) StreamTable::send_close(source_, stream_);
-  if (asked) asked->fail(stream_closed());
+  if (closes) StreamTable::send_close(source_, stream_);
+  if (pending) pending->fail(stream_closed());
 }
 
 }  // namespace weft::rpc::detail

@@ -55,7 +55,7 @@ class WEFT_EXPORT StreamReader : public std::enable_shared_from_this<StreamReade
   const std::uint64_t stream_;
   Mutex mutex_;
   StreamWindow window_ WEFT_GUARDED_BY(mutex_);
-  std::optional<Promise<Item>> asked_ WEFT_GUARDED_BY(mutex_);
+  std::optional<Promise<Item>> pending_next_ WEFT_GUARDED_BY(mutex_);
   std::deque<Batch> batches_ WEFT_GUARDED_BY(mutex_);   // those that are not consumed
   std::uint64_t received_ WEFT_GUARDED_BY(mutex_) = 0;  // items so far
   std::uint64_t consumed_ WEFT_GUARDED_BY(mutex_) = 0;

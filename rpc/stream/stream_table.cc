@@ -104,13 +104,13 @@ StreamHome StreamTable::home(OutgoingMessage& message) const {
   StreamHome& home = *shared;
   if (auto* call = static_cast<IncomingCall*>(message.serving())) {
     home.call = call->share();
-    struct Turns {
+    struct OwningExecutor {
       std::shared_ptr<Executor> threads;
-      SerialExecutor turns;
-      explicit Turns(std::shared_ptr<Executor> t) : threads(std::move(t)), turns(*threads) {}
+      SerialExecutor serial;
+      explicit OwningExecutor(std::shared_ptr<Executor> t) : threads(std::move(t)), serial(*threads) {}
     };
-    auto turns = std::make_shared<Turns>(call->share_executor());
-    home.executor = {turns, &turns->turns};
+    auto owning = std::make_shared<OwningExecutor>(call->share_executor());
+    home.executor = {owning, &owning->serial};
   } else if (const auto core = core_.lock()) {
     home.executor = {core, &core->handlers()};
   }
@@ -182,10 +182,10 @@ void StreamTable::send_close(const Peer& source, std::uint64_t id) {
   source.calls().start(std::move(call), [](Result<PendingCall::Reply>) {});
 }
 
-Peer StreamTable::peer(const AgentId& life) const {
+Peer StreamTable::peer(const AgentId& id) const {
   auto core = core_.lock();
   if (core == nullptr) throw Error(ErrorKind::shut_down, "this agent has shut down", Execution::not_sent);
-  return Peer(core, core->routes().to_name(life.name)).only(life);
+  return Peer(core, core->routes().to_name(id.name)).only(id);
 }
 
 // --- Received messages ---

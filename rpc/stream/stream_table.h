@@ -63,7 +63,7 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   };
   using Entries = std::vector<std::shared_ptr<ServedStream>>;
 
-  Peer peer(const AgentId& life) const;
+  Peer peer(const AgentId& id) const;
   void note(IncomingMessage& message, const AgentId& from, std::string_view method);
   Entry* entry_of(std::uint64_t id) WEFT_REQUIRES(mutex_);  // null: the stream is not open
   std::shared_ptr<ServedStream> find(std::uint64_t id, const IncomingCall& asked_by);

@@ -13,9 +13,9 @@ bool is_creation(const rpc::IncomingCall& call) {
   return call.keeps_result() && !call.entry().needs_object && call.method().ends_with(".new");
 }
 
-class Turn final : public rpc::CallHook, public std::enable_shared_from_this<Turn> {
+class CreationTurn final : public rpc::CallHook, public std::enable_shared_from_this<CreationTurn> {
  public:
-  explicit Turn(rpc::Executor& handlers) : turn_(handlers) {}
+  explicit CreationTurn(rpc::Executor& handlers) : turn_(handlers) {}
 
   bool knows(std::string_view) const override { return false; }
   void incoming(std::shared_ptr<rpc::IncomingCall> call, rpc::Callback next) override {
@@ -43,7 +43,7 @@ class AloneInProcess final : public rpc::ContextSwitch {
 }  // namespace
 
 void add_creation_turn(rpc::Agent& agent) {
-  agent.core()->hooks().add(std::make_shared<Turn>(agent.core()->handlers()));
+  agent.core()->hooks().add(std::make_shared<CreationTurn>(agent.core()->handlers()));
   agent.core()->hooks().add_context([](rpc::IncomingCall& call) -> std::unique_ptr<rpc::ContextSwitch> {
     if (!is_creation(call)) return nullptr;
     return std::make_unique<AloneInProcess>();

@@ -66,7 +66,7 @@ OperatorRecording OperatorTrace::start(const rpc::AgentId& peer) {
 OperatorRecording OperatorTrace::stop(const rpc::AgentId& peer, const OperatorRecording& recording) {
   rpc::MutexLock lock(mutex_);
   const auto found = open_.find(recording.number);
-  if (found == open_.end() || found->second.by != peer)
+  if (found == open_.end() || found->second.starter != peer)
     throw rpc::Error(rpc::ErrorKind::not_found,
                      "unknown recording of operators: " + std::to_string(recording.number));
   const OperatorRecording whole{recording.number, found->second.at, tracer_->now()};
@@ -77,7 +77,7 @@ OperatorRecording OperatorTrace::stop(const rpc::AgentId& peer, const OperatorRe
 
 void OperatorTrace::peer_gone(const rpc::AgentId& peer, const rpc::Error&) {
   rpc::MutexLock lock(mutex_);
-  std::erase_if(open_, [&](const auto& entry) { return entry.second.by == peer; });
+  std::erase_if(open_, [&](const auto& entry) { return entry.second.starter == peer; });
   *wanted_ = options_.always || !open_.empty();
 }
 

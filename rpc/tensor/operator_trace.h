@@ -76,7 +76,7 @@ class WEFT_EXPORT OperatorTrace final : public rpc::CallHook {
   rpc::Mutex mutex_;
   std::uint64_t recordings_ WEFT_GUARDED_BY(mutex_) = 0;
   struct Started {
-    rpc::AgentId by;
+    rpc::AgentId starter;
     std::int64_t at;
   };
   std::map<std::uint64_t, Started> open_ WEFT_GUARDED_BY(mutex_);

@@ -25,12 +25,12 @@ WEFT_EXPORT void allow_operators(rpc::Agent& agent, const std::vector<std::strin
 namespace detail {
 
 template <class Given>
-using Sent =
+using SentArgument =
     std::conditional_t<std::is_convertible_v<Given, std::string_view>, std::string, std::decay_t<Given>>;
 
 template <class Value, class... Given>
 struct OperatorCall {
-  using Traits = rpc::detail::Signature<Value, Sent<Given>...>;
+  using Traits = rpc::detail::Signature<Value, SentArgument<Given>...>;
   static constexpr bool is_idempotent = false, is_background = false;
 };
 

@@ -17,13 +17,13 @@ class TensorHook {
   virtual ~TensorHook() = default;
 
   // The replacement of a tensor that is sent.
-  struct Sent {
+  struct SentTensor {
     at::Tensor tensor;                  // sent instead of the original, without its graph
     std::optional<std::uint64_t> mark;  // sent with the tensor, and passed to received() on the other side
   };
   // sending(): called once for each tensor, in the order of encoding. received(): called for a tensor that
   // was sent with a mark; returns the tensor for the program.
-  virtual Sent sending(const at::Tensor& tensor) = 0;
+  virtual SentTensor sending(const at::Tensor& tensor) = 0;
   virtual at::Tensor received(at::Tensor tensor, std::uint64_t mark) = 0;
 };
 

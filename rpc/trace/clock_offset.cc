@@ -18,9 +18,9 @@ ClockOffset clock_offset(const std::vector<ClockSample>& samples) {
   if (samples.empty())
     throw Error(ErrorKind::invalid_argument, "clock_offset: no samples, expected at least one");
   const auto best = std::min_element(samples.begin(), samples.end(), [](const auto& a, const auto& b) {
-    return a.came - a.sent < b.came - b.sent;
+    return a.received - a.sent < b.received - b.sent;
   });
-  const std::int64_t half = (best->came - best->sent) / 2;
+  const std::int64_t half = (best->received - best->sent) / 2;
   return {best->other - (best->sent + half), half};
 }
 
@@ -30,7 +30,7 @@ ClockOffset measure_clock(const Peer& peer, std::size_t rounds) {
     ClockSample sample;
     sample.sent = nanoseconds_now();
     const DynamicReply reply = call_by_name(peer, clock_method, 0, nullptr).get();
-    sample.came = nanoseconds_now();
+    sample.received = nanoseconds_now();
     sample.other = Codec<std::int64_t>::decode(reply.result());
     samples.push_back(sample);
   }

@@ -12,10 +12,10 @@
 
 namespace weft::rpc {
 
-// One round trip, in nanoseconds. sent, came: this agent's clock when the request was sent, and when the
+// One round trip, in nanoseconds. sent, received: this agent's clock when the request was sent, and when the
 // reply arrived. other: the other agent's clock in between.
 struct ClockSample {
-  std::int64_t sent = 0, other = 0, came = 0;
+  std::int64_t sent = 0, other = 0, received = 0;
 };
 
 struct ClockOffset {

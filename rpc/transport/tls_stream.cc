@@ -168,7 +168,7 @@ void TlsStream::admit() {
     identity_ = "cert:" + name;
   }
   state_ = State::open;
-  if (ending_) end_own_direction();
+  if (shutdown_requested_) end_own_direction();
 }
 
 void TlsStream::end_own_direction() {
@@ -204,8 +204,8 @@ void TlsStream::shut_down_writing(std::error_code& error) {
     usable(error);
     return;
   }
-  if (ending_) return;
-  ending_ = true;
+  if (shutdown_requested_) return;
+  shutdown_requested_ = true;
   if (state_ == State::handshake) {
     step();
     if (state_ == State::handshake) await_reading();
@@ -293,7 +293,7 @@ std::size_t TlsStream::read(std::span<const std::span<std::byte>> into, std::err
 std::size_t TlsStream::write(std::span<const std::span<const std::byte>> from, std::error_code& error) {
   error.clear();
   if (!usable(error)) return 0;
-  if (ending_) {
+  if (shutdown_requested_) {
     error = asio::error::broken_pipe;
     return 0;
   }

@@ -102,9 +102,9 @@ class WEFT_EXPORT TlsStream final : public ByteStream {
 
   State state_ = State::handshake;
   bool started_ = false;
-  bool starved_ = false;     // OpenSSL needs bytes, and the lower stream has none to read
-  bool peer_ended_ = false;  // the peer's TLS close was received
-  bool ending_ = false;      // shut_down_writing() was called
+  bool starved_ = false;             // OpenSSL needs bytes, and the lower stream has none to read
+  bool peer_ended_ = false;          // the peer's TLS close was received
+  bool shutdown_requested_ = false;  // shut_down_writing() was called
   // true: nothing is written after the pending bytes. When the lower stream has accepted these bytes,
   // TlsStream closes the lower stream's own direction.
   bool last_written_ = false;

@@ -13,8 +13,8 @@ constexpr unsigned max_addresses = 256;  // of one Hello
 constexpr unsigned max_address_bytes = 1024;
 // The maximum bytes of the addresses in a hello of this side, and of the reason in its goodbye. The rest is
 // omitted, because such a frame has a header of at most Prefix::max_control_header bytes.
-constexpr std::size_t max_told_addresses = 8 * 1024;
-constexpr std::size_t max_told_reason = 4 * 1024;
+constexpr std::size_t max_hello_addresses = 8 * 1024;
+constexpr std::size_t max_goodbye_reason = 4 * 1024;
 
 kj::StringPtr pointer(const std::string& text) { return {text.c_str(), text.size()}; }
 std::string text(capnp::Text::Reader reader) { return {reader.begin(), reader.size()}; }
@@ -201,10 +201,10 @@ OutboundFrame OutgoingMessage::hello(const HelloInfo& info) {
   hello.setFeatures(info.features);
   hello.setName(pointer(info.name));
   hello.setIncarnation(info.incarnation);
-  unsigned told = 0;
-  for (std::size_t bytes = 0; told < info.addresses.size(); ++told)
-    if (bytes += info.addresses[told].size() + 16; bytes > max_told_addresses) break;
-  auto addresses = hello.initAddresses(told);
+  unsigned addresses_sent = 0;
+  for (std::size_t bytes = 0; addresses_sent < info.addresses.size(); ++addresses_sent)
+    if (bytes += info.addresses[addresses_sent].size() + 16; bytes > max_hello_addresses) break;
+  auto addresses = hello.initAddresses(addresses_sent);
   for (unsigned i = 0; i < addresses.size(); ++i) addresses.set(i, pointer(info.addresses[i]));
   hello.setMostCalls(info.max_calls);
   hello.setMostBytes(info.max_bytes);
@@ -226,7 +226,7 @@ OutboundFrame OutgoingMessage::goodbye(std::optional<Error> reason) {
   auto goodbye = message.content_->header.initGoodbye();
   if (reason) {
     goodbye.setKind(static_cast<std::uint16_t>(reason->kind()));
-    goodbye.setMessage(std::string(reason->what()).substr(0, max_told_reason));
+    goodbye.setMessage(std::string(reason->what()).substr(0, max_goodbye_reason));
   }
   return message.seal(FrameKind::goodbye, 0, 0);
 }

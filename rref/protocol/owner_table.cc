@@ -14,10 +14,10 @@ OwnerTable::Peers::value_type& OwnerTable::watch(const rpc::AgentId& agent, Acti
   return *peer;
 }
 
-// Settles the birth of the fork by `maker`. Returns false if the birth was settled before. All births of an
+// Settles the birth of the fork by `origin`. Returns false if the birth was settled before. All births of an
 // unwatched agent are settled, because that agent was dropped.
-bool OwnerTable::settle(const rpc::AgentId& maker, const ForkId& fork) {
-  auto peer = peers_.find(maker);
+bool OwnerTable::settle(const rpc::AgentId& origin, const ForkId& fork) {
+  auto peer = peers_.find(origin);
   return peer != peers_.end() && peer->second.births.insert(fork.number - birth_base(self_.incarnation));
 }
 

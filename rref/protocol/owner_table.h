@@ -139,7 +139,7 @@ class WEFT_EXPORT OwnerTable {
 
   using Peers = std::map<rpc::AgentId, Peer>;
   Peers::value_type& watch(const rpc::AgentId& agent, Actions& out);
-  bool settle(const rpc::AgentId& maker, const ForkId& fork);
+  bool settle(const rpc::AgentId& origin, const ForkId& fork);
   bool may_still_be_created(const RRefId& rref, const rpc::AgentId& creator) const;
   Object* find(const RRefId& rref);
   const Object* find(const RRefId& rref) const;

@@ -42,7 +42,7 @@ void UserTable::set_fault(const ForkId& id, Fork& fork, Fault fault, const std::
   out.push_back(ForkFailed{id, fault, text});
 }
 
-void UserTable::tell_parent(const ForkId& id, Fork& fork, bool by_owner, Actions& out) {
+void UserTable::notify_parent(const ForkId& id, Fork& fork, bool by_owner, Actions& out) {
   if (!fork.parent) return;
   out.push_back(Send<ChildSettled>{*fork.parent, {id, by_owner}});
   fork.parent.reset();
@@ -50,7 +50,7 @@ void UserTable::tell_parent(const ForkId& id, Fork& fork, bool by_owner, Actions
 
 void UserTable::confirm(const ForkId& id, Fork& fork, const std::string& creation_failure, Actions& out) {
   fork.stage = Stage::confirmed;
-  tell_parent(id, fork, true, out);
+  notify_parent(id, fork, true, out);
   if (!creation_failure.empty()) set_fault(id, fork, Fault::creation_failed, creation_failure, out);
   if (fork.fault == Fault::none) out.push_back(ForkConfirmed{id});
   reap(id, out);
@@ -240,7 +240,7 @@ void UserTable::answered(const rpc::AgentId& owner, const ForkAdd& message, cons
   if (answer.verdict == Verdict::registered) {
     confirm(message.fork, entry->second, answer.creation_failure, out);
   } else {
-    tell_parent(message.fork, entry->second, true, out);
+    notify_parent(message.fork, entry->second, true, out);
     end(message.fork, entry->second, Fault::refused, "the owner no longer knows the hand-over or the object",
         out);
   }
@@ -301,7 +301,7 @@ void UserTable::lose(const rpc::AgentId& owner, Fault fault, Actions& out) {
     // Children of a lost owner's object are not protected: each of them detects the loss itself.
     for (const auto& [child, whom] : fork.children) parents_.erase(child);
     fork.children.clear();
-    if (fork.stage == Stage::pending) tell_parent(id, fork, false, out);
+    if (fork.stage == Stage::pending) notify_parent(id, fork, false, out);
     end(id, fork, fault, text, out);
   }
 }
@@ -333,7 +333,7 @@ void UserTable::leave(Actions& out) {
   for (const ForkId& id : all) reap(id, out);
 }
 
-bool UserTable::ending() const {
+bool UserTable::has_ending_forks() const {
   return std::any_of(forks_.begin(), forks_.end(), [&](const auto& entry) {
     return (entry.second.handles == 0 || leaving_) && entry.second.stage != Stage::ended;
   });

@@ -108,7 +108,7 @@ class WEFT_EXPORT UserTable {
   std::optional<ForkView> find(const ForkId& fork) const;
   std::vector<ForkView> live_forks() const;
   // true: at least one fork has no handle and has not ended. After leave(), forks with handles count, too.
-  bool ending() const;
+  bool has_ending_forks() const;
   std::size_t lend_ranges() const;  // the number of stored ranges of forks that owners lent, over all owners
 
  private:
@@ -143,7 +143,7 @@ class WEFT_EXPORT UserTable {
   void confirm(const ForkId& id, Fork& fork, const std::string& creation_failure, Actions& out);
   void end(const ForkId& id, Fork& fork, Fault fault, const std::string& text, Actions& out);
   static void set_fault(const ForkId& id, Fork& fork, Fault fault, const std::string& text, Actions& out);
-  static void tell_parent(const ForkId& id, Fork& fork, bool by_owner, Actions& out);
+  static void notify_parent(const ForkId& id, Fork& fork, bool by_owner, Actions& out);
   void fence(const Fork& parent, const ForkId& id, Child& child, Actions& out);
   void drop_child(const ForkId& child, Actions& out);
   void lose(const rpc::AgentId& owner, Fault fault, Actions& out);

@@ -19,7 +19,7 @@ using Entries = std::vector<std::pair<std::string, at::Tensor>>;
 
 rpc::Error refused(rpc::ErrorKind kind, const std::string& text) { return rpc::Error(kind, text); }
 
-struct Asked {
+struct CalledModule {
   const rref::RRefLayer::Target* target;
   torch::nn::Module* module;
 
@@ -37,7 +37,7 @@ struct Asked {
   }
 };
 
-Asked asked(rpc::CallContext& call) {
+CalledModule called_module(rpc::CallContext& call) {
   const auto* target = call.slots().find<rref::RRefLayer::Target>();
   if (target == nullptr)
     throw refused(rpc::ErrorKind::invalid_argument,
@@ -75,13 +75,14 @@ StateDict copies(const Entries& entries) {
 }
 
 // Copied here: the reply is written when another call may have the turn.
-StateDict copies(const Asked& of, const Entries& entries) {
+StateDict copies(const CalledModule& of, const Entries& entries) {
   StateDict state;
   of.read([&] { state = copies(entries); });
   return state;
 }
 
-std::vector<NamedReference> references(rpc::CallContext& call, const Asked& of, const Entries& entries) {
+std::vector<NamedReference> references(rpc::CallContext& call, const CalledModule& of,
+                                       const Entries& entries) {
   const auto layer = rref::RRefLayer::of(*call.host());
   std::vector<NamedReference> all;
   for (const auto& [name, tensor] : entries)
@@ -122,14 +123,14 @@ std::string joined(const std::vector<std::string>& names) {
 
 StateDict copy_state(const torch::nn::Module& module) { return copies(state_of(module)); }
 
-void ModuleService::train(rpc::CallContext& call, bool on) { asked(call).module->train(on); }
+void ModuleService::train(rpc::CallContext& call, bool on) { called_module(call).module->train(on); }
 
-bool ModuleService::is_training(rpc::CallContext& call) { return asked(call).module->is_training(); }
+bool ModuleService::is_training(rpc::CallContext& call) { return called_module(call).module->is_training(); }
 
 void ModuleService::to(rpc::CallContext& call, std::optional<std::string> device,
                        std::optional<std::string> dtype) {
-  const Asked one = asked(call);
-  one.refuse_while_optimized("to() is refused");
+  const CalledModule called = called_module(call);
+  called.refuse_while_optimized("to() is refused");
   std::optional<at::Device> where;
   std::optional<at::ScalarType> what;
   try {
@@ -149,47 +150,47 @@ void ModuleService::to(rpc::CallContext& call, std::optional<std::string> device
                                                         *dtype +
                                                         ": expected a floating-point or complex type");
   if (where && what) {
-    one.module->to(*where, *what);
+    called.module->to(*where, *what);
   } else if (where) {
-    one.module->to(*where);
+    called.module->to(*where);
   } else if (what) {
-    one.module->to(*what);
+    called.module->to(*what);
   }
 }
 
 std::vector<NamedReference> ModuleService::remote_parameters(rpc::CallContext& call) {
-  const Asked one = asked(call);
-  return references(call, one, parameters_of(*one.module));
+  const CalledModule called = called_module(call);
+  return references(call, called, parameters_of(*called.module));
 }
 
 std::vector<NamedReference> ModuleService::remote_buffers(rpc::CallContext& call) {
-  const Asked one = asked(call);
-  return references(call, one, buffers_of(*one.module));
+  const CalledModule called = called_module(call);
+  return references(call, called, buffers_of(*called.module));
 }
 
 StateDict ModuleService::gradients(rpc::CallContext& call, PassId pass) {
-  const Asked one = asked(call);
+  const CalledModule called = called_module(call);
   const auto state = AutogradLayer::of(*call.host())->find(pass);
   Entries found;
-  for (auto& [name, parameter] : parameters_of(*one.module))
+  for (auto& [name, parameter] : parameters_of(*called.module))
     if (at::Tensor gradient = state->gradient(parameter); gradient.defined())
       found.emplace_back(name, std::move(gradient));
   return copies(found);
 }
 
 StateDict ModuleService::named_parameters(rpc::CallContext& call) {
-  const Asked one = asked(call);
-  return copies(one, parameters_of(*one.module));
+  const CalledModule called = called_module(call);
+  return copies(called, parameters_of(*called.module));
 }
 
 StateDict ModuleService::named_buffers(rpc::CallContext& call) {
-  const Asked one = asked(call);
-  return copies(one, buffers_of(*one.module));
+  const CalledModule called = called_module(call);
+  return copies(called, buffers_of(*called.module));
 }
 
 StateDict ModuleService::state_dict(rpc::CallContext& call) {
-  const Asked one = asked(call);
-  return copies(one, state_of(*one.module));
+  const CalledModule called = called_module(call);
+  return copies(called, state_of(*called.module));
 }
 
 CheckedState check_state(const torch::nn::Module& module, const StateDict& state, bool strict) {
@@ -226,9 +227,9 @@ void CheckedState::copy(bool guarded) const {
 }
 
 LoadedState ModuleService::load_state_dict(rpc::CallContext& call, StateDict state, bool strict) {
-  const Asked one = asked(call);
-  const CheckedState checked = check_state(*one.module, state, strict);
-  if (const auto guard = one.target->object->guard()) {
+  const CalledModule called = called_module(call);
+  const CheckedState checked = check_state(*called.module, state, strict);
+  if (const auto guard = called.target->object->guard()) {
     guard->change([&] { checked.copy(true); });
   } else {
     checked.copy(false);
@@ -237,22 +238,22 @@ LoadedState ModuleService::load_state_dict(rpc::CallContext& call, StateDict sta
 }
 
 void ModuleService::check_state_dict(rpc::CallContext& call, StateDict state, bool strict) {
-  (void)check_state(*asked(call).module, state, strict);
+  (void)check_state(*called_module(call).module, state, strict);
 }
 
 void ModuleService::zero_grad(rpc::CallContext& call, bool set_to_none) {
-  asked(call).module->zero_grad(set_to_none);
+  called_module(call).module->zero_grad(set_to_none);
 }
 
 void ModuleService::requires_grad(rpc::CallContext& call, bool on) {
-  const Asked one = asked(call);
-  one.refuse_while_optimized("requires_grad() is refused");
-  for (auto& parameter : one.module->parameters())
+  const CalledModule called = called_module(call);
+  called.refuse_while_optimized("requires_grad() is refused");
+  for (auto& parameter : called.module->parameters())
     if (parameter.is_floating_point() || parameter.is_complex()) parameter.set_requires_grad(on);
 }
 
 void ModuleService::manual_seed(rpc::CallContext& call, std::uint64_t seed) {
-  asked(call);
+  called_module(call);
   at::manual_seed(seed);
 }
 

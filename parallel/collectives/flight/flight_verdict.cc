@@ -33,32 +33,32 @@ std::string counted(std::size_t count, const std::string& what) {
 }
 
 // Ranks that have the same line of text, and the longest time for which one of them has been in this state.
-class Places {
+class RankActivities {
  public:
   void add(int rank, const std::string& text, std::optional<std::int64_t> time = {}) {
-    for (Place& place : places_) {
-      if (place.text != text) continue;
-      place.ranks.push_back(rank);
-      place.time = std::max(place.time, time);
+    for (Activity& activity : activities_) {
+      if (activity.text != text) continue;
+      activity.ranks.push_back(rank);
+      activity.time = std::max(activity.time, time);
       return;
     }
-    places_.push_back({text, {rank}, time});
+    activities_.push_back({text, {rank}, time});
   }
   std::vector<std::string> lines(const FlightGroup& group) const {
     std::vector<std::string> lines;
-    for (const Place& place : places_)
-      lines.push_back(group.describe(place.ranks) + ": " + place.text +
-                      (place.time ? ", for " + time_text(*place.time) : ""));
+    for (const Activity& activity : activities_)
+      lines.push_back(group.describe(activity.ranks) + ": " + activity.text +
+                      (activity.time ? ", for " + time_text(*activity.time) : ""));
     return lines;
   }
 
  private:
-  struct Place {
+  struct Activity {
     std::string text;
     std::vector<int> ranks;
     std::optional<std::int64_t> time;
   };
-  std::vector<Place> places_;
+  std::vector<Activity> activities_;
 };
 
 class Judge {
@@ -70,16 +70,16 @@ class Judge {
   }
 
   FlightVerdict judge() && {
-    for (const FlightCycle& cycle : flight_cycles(waits_)) tell_cycle(cycle);
+    for (const FlightCycle& cycle : flight_cycles(waits_)) report_cycle(cycle);
     for (const FlightGroup& group : groups_) {
       introduce(group);
-      tell_mismatch(group);
+      report_mismatch(group);
       const auto collective = first_open(group, FlightKind::collective);
       const auto round = first_open(group, FlightKind::values);
-      tell_without_dump(group, collective ? collective : round);
-      if (collective) tell_stuck(group, *collective);
-      if (round) tell_stuck(group, *round);
-      tell_messages(group);
+      report_without_dump(group, collective ? collective : round);
+      if (collective) report_stuck(group, *collective);
+      if (round) report_stuck(group, *round);
+      report_messages(group);
       note_late(group);
     }
     return std::move(verdict_);
@@ -96,35 +96,37 @@ class Judge {
   }
 
   void introduce(const FlightGroup& group) {
-    FlightVerdict::Group told{.label = group.label};
+    FlightVerdict::Group overview{.label = group.label};
     const auto with = group.with_dump();
-    told.summary = counted(group.members.size(), "rank");
-    if (with.size() < group.members.size()) told.summary += ", dumps of " + std::to_string(with.size());
+    overview.summary = counted(group.members.size(), "rank");
+    if (with.size() < group.members.size()) overview.summary += ", dumps of " + std::to_string(with.size());
     std::uint64_t least = ~std::uint64_t{0}, most = 0;
     for (const int rank : with) {
       least = std::min(least, group.dump(rank)->records.begun);
       most = std::max(most, group.dump(rank)->records.begun);
     }
-    told.summary += "; " +
-                    (least == most ? counted(most, "collective")
-                                   : std::to_string(least) + " to " + std::to_string(most) + " collectives") +
-                    " begun";
+    overview.summary +=
+        "; " +
+        (least == most ? counted(most, "collective")
+                       : std::to_string(least) + " to " + std::to_string(most) + " collectives") +
+        " begun";
     for (const int rank : with) {
       const std::string& error = group.dump(rank)->error;
-      if (!error.empty() && std::find(told.errors.begin(), told.errors.end(), error) == told.errors.end() &&
-          told.errors.size() < max_lines)
-        told.errors.push_back(error);
+      if (!error.empty() &&
+          std::find(overview.errors.begin(), overview.errors.end(), error) == overview.errors.end() &&
+          overview.errors.size() < max_lines)
+        overview.errors.push_back(error);
     }
-    verdict_.groups.push_back(std::move(told));
+    verdict_.groups.push_back(std::move(overview));
   }
 
-  // --- The place of a rank ---
+  // --- The activity of a rank ---
 
   // Adds a line such as "in #3 barrier() at train.cc:12 of group 'B'"; if the rank is in no operation, its
   // last operation.
-  void place(Places& places, const FlightGroup& group, int rank) const {
+  void add_activity(RankActivities& activities, const FlightGroup& group, int rank) const {
     const auto open = open_of_.find(group.members[static_cast<std::size_t>(rank)]);
-    if (open == open_of_.end()) return place_idle(places, *group.dump(rank));
+    if (open == open_of_.end()) return add_idle(activities, *group.dump(rank));
     std::vector<const FlightWait*> here = open->second;  // those of this group first
     std::stable_partition(here.begin(), here.end(),
                           [&](const FlightWait* wait) { return wait->group == &group; });
@@ -138,26 +140,26 @@ class Judge {
     }
     if (here.size() > max_operations)
       text += "; in " + std::to_string(here.size() - max_operations) + " more";
-    places.add(rank, text, time);
+    activities.add(rank, text, time);
   }
 
-  static void place_idle(Places& places, const FlightDump& dump) {
+  static void add_idle(RankActivities& activities, const FlightDump& dump) {
     const auto& entries = dump.records.entries;
     const auto last = std::max_element(entries.begin(), entries.end(),
                                        [](const auto& a, const auto& b) { return a.number < b.number; });
-    if (last == entries.end()) return places.add(dump.rank, "has begun no operation");
+    if (last == entries.end()) return activities.add(dump.rank, "has begun no operation");
     if (last->state != FlightState::done)  // if ranks have different signatures
-      return places.add(dump.rank,
-                        (last->state == FlightState::failed ? "failed in " : "in ") + last->what_and_where());
-    places.add(dump.rank, "done with " + last->what_and_where() + " and in no other operation",
-               dump.records.taken - last->ended);
+      return activities.add(
+          dump.rank, (last->state == FlightState::failed ? "failed in " : "in ") + last->what_and_where());
+    activities.add(dump.rank, "done with " + last->what_and_where() + " and in no other operation",
+                   dump.records.taken - last->ended);
   }
 
-  std::vector<std::string> places_of(const FlightGroup& group, const std::vector<int>& ranks) const {
-    Places places;
+  std::vector<std::string> activities_of(const FlightGroup& group, const std::vector<int>& ranks) const {
+    RankActivities activities;
     for (const int rank : ranks)
-      if (group.dump(rank) != nullptr) place(places, group, rank);
-    return places.lines(group);
+      if (group.dump(rank) != nullptr) add_activity(activities, group, rank);
+    return activities.lines(group);
   }
 
   // --- Collectives ---
@@ -204,17 +206,17 @@ class Judge {
     return "";
   }
 
-  void tell_mismatch(const FlightGroup& group) {
+  void report_mismatch(const FlightGroup& group) {
     if (group.mismatches.empty()) return;
     const FlightOrdinal ordinal = *group.mismatches.begin();
     std::map<std::string, std::vector<int>> meant;
-    Places places;
+    RankActivities activities;
     for (const int rank : group.with_dump()) {
       const FlightEntry* const entry = group.entry(rank, ordinal);
-      if (!group.has_begun(rank, ordinal)) places.add(rank, "has not begun it");
+      if (!group.has_begun(rank, ordinal)) activities.add(rank, "has not begun it");
       if (entry == nullptr) continue;
       meant[entry->text].push_back(rank);
-      places.add(rank, entry->text + (entry->site.empty() ? "" : " at " + entry->site));
+      activities.add(rank, entry->text + (entry->site.empty() ? "" : " at " + entry->site));
     }
     // The signature that most ranks have. If several signatures are equally frequent: that of the lowest
     // rank.
@@ -229,7 +231,7 @@ class Judge {
     FlightFinding& finding =
         add(Kind::mismatch, group, others, number_of(ordinal) + ": the ranks call different operations");
     set(finding, ordinal);
-    finding.details = places.lines(group);
+    finding.details = activities.lines(group);
     const auto same = [](const FlightEntry& a, const FlightEntry& b) { return a.text == b.text; };
     for (std::size_t i = 0; i < others.size() && i < max_lines; ++i) {
       const int other = most->second.front();
@@ -241,7 +243,7 @@ class Judge {
       finding.details.push_back("and " + counted(more, "later one") + (more == 1 ? " differs" : " differ"));
   }
 
-  void tell_without_dump(const FlightGroup& group, const std::optional<FlightOrdinal>& stuck) {
+  void report_without_dump(const FlightGroup& group, const std::optional<FlightOrdinal>& stuck) {
     const auto silent = group.without_dump();
     if (silent.empty()) return;
     FlightFinding& finding = add(Kind::no_dump, group, silent,
@@ -249,7 +251,7 @@ class Judge {
                                      " left no dump: dead, perhaps, or stopped before it could be written");
     if (!stuck) return;
     set(finding, *stuck);
-    finding.details = places_of(group, in(group, *stuck));
+    finding.details = activities_of(group, in(group, *stuck));
   }
 
   // The ranks that are in the operation.
@@ -261,7 +263,7 @@ class Judge {
     return ranks;
   }
 
-  void tell_stuck(const FlightGroup& group, FlightOrdinal ordinal) {
+  void report_stuck(const FlightGroup& group, FlightOrdinal ordinal) {
     const auto inside = in(group, ordinal);
     const FlightEntry& entry = *group.entry(inside.front(), ordinal);
     std::vector<int> missing;
@@ -272,30 +274,30 @@ class Judge {
                                    entry.what() + ": " + group.describe(missing) +
                                        (missing.size() == 1 ? " has" : " have") + " not begun it");
       set(finding, ordinal);
-      finding.details = places_of(group, group.with_dump());
+      finding.details = activities_of(group, group.with_dump());
       for (std::size_t i = 0; i < missing.size() && i < max_lines && group.mismatches.empty(); ++i)
         if (auto hint = site_hint(group, missing[i], inside.front()); !hint.empty())
           finding.details.push_back(std::move(hint));
       return;
     }
-    if (!group.without_dump().empty()) return;  // tell_without_dump() reports it
+    if (!group.without_dump().empty()) return;  // report_without_dump() reports it
     FlightFinding& finding = add(Kind::in_progress, group, inside,
                                  entry.what() + ": all ranks have begun it, " + group.describe(inside) +
                                      (inside.size() == 1 ? " is" : " are") + " not done");
     set(finding, ordinal);
-    Places places;
+    RankActivities activities;
     for (const int rank : group.with_dump()) {
       const FlightEntry* const own = group.entry(rank, ordinal);
       if (own == nullptr || !own->is_open()) {
-        places.add(rank, "done");
+        activities.add(rank, "done");
         continue;
       }
       std::string text = "in it" + (own->site.empty() ? "" : " at " + own->site);
       if (own->moved != 0) text += ", data moves";
       if (!own->waits_for.empty()) text += ", waits for " + group.describe(own->waits_for);
-      places.add(rank, text, group.dump(rank)->records.taken - own->begun);
+      activities.add(rank, text, group.dump(rank)->records.taken - own->begun);
     }
-    finding.details = places.lines(group);
+    finding.details = activities.lines(group);
     if (finding.details.size() > max_lines) {
       const std::size_t more = finding.details.size() - max_lines;
       finding.details.resize(max_lines);
@@ -321,7 +323,7 @@ class Judge {
 
   // --- Messages, cycles ---
 
-  void tell_messages(const FlightGroup& group) {
+  void report_messages(const FlightGroup& group) {
     for (const FlightWait& wait : waits_) {
       if (wait.group != &group || !wait.entry->is_message()) continue;
       const bool is_send = wait.entry->kind == FlightKind::send;
@@ -347,11 +349,11 @@ class Judge {
                   (peer < 0  ? " has sent it"
                    : is_send ? " does not receive it"
                              : " has not sent it"));
-      if (peer >= 0 && group.dump(peer) != nullptr) finding.details = places_of(group, {peer});
+      if (peer >= 0 && group.dump(peer) != nullptr) finding.details = activities_of(group, {peer});
     }
   }
 
-  void tell_cycle(const FlightCycle& cycle) {
+  void report_cycle(const FlightCycle& cycle) {
     FlightFinding finding{.kind = Kind::cycle};
     finding.text = "cycle of " + counted(cycle.size(), "wait") +
                    ": a deadlock, if each member waits for "

@@ -14,7 +14,7 @@ KeptBuffers::KeptBuffers(const torch::nn::Module& module) {
 
 void KeptBuffers::restore() const {
   const at::NoGradGuard no_grad;
-  for (const Kept& kept : buffers_) {
+  for (const BufferCopy& kept : buffers_) {
     if (kept.buffer.sizes() != kept.before.sizes())
       throw rpc::Error(
           rpc::ErrorKind::failed_precondition,

@@ -17,11 +17,11 @@ class KeptBuffers {
   void restore() const;
 
  private:
-  struct Kept {
+  struct BufferCopy {
     at::Tensor buffer, before;
     std::uint32_t version;
   };
-  std::vector<Kept> buffers_;
+  std::vector<BufferCopy> buffers_;
 };
 
 }  // namespace weft::pipeline

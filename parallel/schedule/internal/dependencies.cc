@@ -325,7 +325,7 @@ std::string Dependencies::describe(Node node) const {
   if (!is_message(node))
     return "rank " + std::to_string(rank(node)) + ", action " + std::to_string(index(node)) + " (" +
            to_string(action(node)) + ')';
-  const Message& each = message_of(node);
+  const EdgeMessage& each = message_of(node);
   if (each.reduction())
     return "reduction " + std::to_string(each.microbatch) + " of stage " + std::to_string(each.edge.from);
   return "message " + to_string(message(each.gradient ? Op::send_gradient : Op::send_activation,

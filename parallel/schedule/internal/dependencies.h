@@ -17,7 +17,7 @@ namespace weft::schedule {
 
 // A message, or a reduction of a stage's gradients. For a reduction, `edge` leads from the stage to itself,
 // and `microbatch` is the number of the reduction.
-struct Message {
+struct EdgeMessage {
   Edge edge;
   int microbatch = 0;
   bool gradient = false;
@@ -45,7 +45,7 @@ class Dependencies {
     return schedule_.ranks[static_cast<std::size_t>(rank(node))][index(node)];
   }
   Node node(std::size_t rank, std::size_t index) const { return first_[rank] + static_cast<Node>(index); }
-  const Message& message_of(Node node) const { return messages_[node - actions()]; }
+  const EdgeMessage& message_of(Node node) const { return messages_[node - actions()]; }
 
   // Whether the schedule contains its messages as actions (sends, receives and waits).
   bool has_messages() const { return has_messages_; }
@@ -67,7 +67,7 @@ class Dependencies {
   bool has_messages_ = false;
   std::vector<Node> first_;  // of each rank
   std::vector<int> rank_of_;
-  std::vector<Message> messages_;
+  std::vector<EdgeMessage> messages_;
   std::vector<std::uint32_t> predecessors_;  // how many
   std::vector<std::uint32_t> begins_;        // into successors_
   std::vector<Node> successors_;

@@ -55,7 +55,7 @@ Run run(const Dependencies& dependencies, const std::vector<double>& durations, 
     Interval& interval = result.intervals[next.node];
     interval.start = next.time;
     if (!next.action && !dependencies.message_of(node).reduction()) {
-      const Message& message = dependencies.message_of(node);
+      const EdgeMessage& message = dependencies.message_of(node);
       double& free = link_free[{message.from, message.to}];
       interval.start = std::max(interval.start, free);
       free = interval.start + durations[node];

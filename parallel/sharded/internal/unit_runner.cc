@@ -93,7 +93,7 @@ void UnitRunner::hook() {
   std::vector<data_parallel::NamedParameter> parameters;
   for (std::size_t unit = 0; unit < units_.size(); ++unit)
     for (std::size_t i = 0; i < units_.trained(unit).size(); ++i) {
-      places_.push_back({unit, i});
+      parameter_indices_.push_back({unit, i});
       parameters.push_back(units_.trained(unit)[i]);
     }
   hooks_.emplace(std::move(parameters), nullptr,
@@ -319,8 +319,8 @@ void UnitRunner::start_in_engine(const std::shared_ptr<Backward>& backward,
   sequence_.clear();
   next_gather_ = next_reduction_ = 0;
   in_backward_.assign(units_.size(), {});
-  for (std::size_t i = 0; i < places_.size(); ++i)
-    in_backward_[places_[i].unit].expected += expected[i] > 0 ? 1 : 0;
+  for (std::size_t i = 0; i < parameter_indices_.size(); ++i)
+    in_backward_[parameter_indices_[i].unit].expected += expected[i] > 0 ? 1 : 0;
   if (iteration != nullptr) add_to_sequence(iteration);
 }
 
@@ -355,7 +355,7 @@ void UnitRunner::accumulated(std::size_t parameter, bool defined) {
   // A loss node that uses a parameter may run before the nodes of the module's outputs.
   const bool has_iteration = iteration_ != nullptr && iteration_->with_grad;
   if (!running_) start_in_engine(backward, has_iteration ? iteration_ : nullptr);
-  const auto [unit, index] = places_[parameter];
+  const auto [unit, index] = parameter_indices_[parameter];
   const auto& [name, tensor, sparse] = units_.trained(unit)[index];
   if (in_backward_[unit].launched)
     throw Error(ErrorKind::failed_precondition,

@@ -60,7 +60,7 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   struct Iteration;
   using Backward = training::EngineBackward<UnitRunner>;
   friend Backward;
-  struct Place {  // of a parameter
+  struct ParameterIndex {  // of a parameter
     std::size_t unit, index;
   };
   struct InBackward {                        // a unit in the backward that runs
@@ -97,7 +97,7 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   mutable std::recursive_mutex mutex_;  // guards the members below; rpc::Mutex is not recursive
   ShardedUnits units_;
   // Of the parameters that required grad at the last forward.
-  std::vector<Place> places_;
+  std::vector<ParameterIndex> parameter_indices_;
   std::optional<data_parallel::GradientHooks> hooks_;
   int kept_whole_ = 0;
   bool in_forward_ = false;

@@ -16,7 +16,7 @@ VocabularyPart VocabularyPart::of(const collectives::Group& group, std::int64_t 
   return {split.begin(), split.length(), vocabulary};
 }
 
-VocabularyPart::Places VocabularyPart::places_of(const at::Tensor& ids) const {
+VocabularyPart::LocalRows VocabularyPart::local_rows(const at::Tensor& ids) const {
   const at::Tensor local = ids - begin;
   return {local.clamp(0, rows - 1), local.ge(0).logical_and(local.lt(rows))};
 }

@@ -15,10 +15,10 @@ struct VocabularyPart {
                            const std::string& operation);
 
   // The rows of ids in this part (any row for ids outside of it), and whether each id is in this part.
-  struct Places {
+  struct LocalRows {
     at::Tensor rows, here;
   };
-  Places places_of(const at::Tensor& ids) const;
+  LocalRows local_rows(const at::Tensor& ids) const;
   at::Tensor outside(const at::Tensor& ids) const { return ids.lt(0).logical_or(ids.ge(vocabulary)); }
 };
 

@@ -29,20 +29,21 @@ std::string missing_from(const CollectiveMembers& members, const Arrived& arrive
 }
 
 // How an incarnation that was a member has ended; empty: it has not.
-std::optional<MemberChange> end_of(const AgentId& incarnation, const Roster& roster) {
-  const MemberRecord* record = roster.find(incarnation.name);
+std::optional<MemberChange> end_of(const AgentId& member, const Roster& roster) {
+  const MemberRecord* record = roster.find(member.name);
   if (record == nullptr) return MemberChange::lost;
-  if (record->id() == incarnation) {
+  if (record->id() == member) {
     if (record->here()) return std::nullopt;
     return record->state == MemberState::left ? MemberChange::left : MemberChange::lost;
   }
   const bool left =
-      record->before && record->before->incarnation == incarnation.incarnation && record->before->left;
+      record->before && record->before->incarnation == member.incarnation && record->before->left;
   return left ? MemberChange::left : MemberChange::lost;
 }
 
-Error not_a_member(const AgentId& who, const CollectiveArrival& arrival) {
-  return Error(ErrorKind::permission_denied, "'" + who.name + "' is not a member of " + to_string(arrival));
+Error not_a_member(const AgentId& member, const CollectiveArrival& arrival) {
+  return Error(ErrorKind::permission_denied,
+               "'" + member.name + "' is not a member of " + to_string(arrival));
 }
 
 Error unknown_members(const CollectiveArrival& arrival) {
@@ -76,14 +77,14 @@ CollectiveLeader::Key CollectiveLeader::key_of(const CollectiveArrival& arrival)
   return {arrival.name, arrival.digest.empty() ? digest_of(arrival.among) : arrival.digest};
 }
 
-Future<CollectiveLeader::Gathered> CollectiveLeader::arrive(const AgentId& who,
+Future<CollectiveLeader::Gathered> CollectiveLeader::arrive(const AgentId& member,
                                                             const CollectiveArrival& arrival, Buffer value) {
   Promise<Gathered> promise(loop_);
   auto future = promise.future();
   const Key key = key_of(arrival);
   if (!arrival.among.empty() && key.second != digest_of(arrival.among)) {
-    promise.fail(Error(ErrorKind::invalid_argument,
-                       to_string(arrival) + ": the digest of '" + who.name + "' is not that of its members"));
+    promise.fail(Error(ErrorKind::invalid_argument, to_string(arrival) + ": the digest of '" + member.name +
+                                                        "' is not that of its members"));
     return future;
   }
   CollectiveArrival bare = arrival;  // without the list
@@ -104,28 +105,28 @@ Future<CollectiveLeader::Gathered> CollectiveLeader::arrive(const AgentId& who,
     OpenRounds& rounds = rounds_[key];
     auto open = rounds.open.find(arrival.round);
     const auto refuse = [&](const Error& error) { refused.emplace_back(std::move(promise), error); };
-    if (members.empty() && (group.asked.name.empty() || group.asked == who)) {
-      group.asked = who;
+    if (members.empty() && (group.list_source.name.empty() || group.list_source == member)) {
+      group.list_source = member;
       group.seen = arrival.seen;
       refuse(unknown_members(arrival));
-    } else if (!members.empty() && !std::binary_search(members.begin(), members.end(), who)) {
-      refuse(not_a_member(who, arrival));
+    } else if (!members.empty() && !std::binary_search(members.begin(), members.end(), member)) {
+      refuse(not_a_member(member, arrival));
     } else if (open == rounds.open.end() && arrival.round < rounds.failed) {
       refuse(*rounds.failure);
-    } else if (open != rounds.open.end() && open->second.arrived.contains(who)) {
+    } else if (open != rounds.open.end() && open->second.arrived.contains(member)) {
       refuse(Error(ErrorKind::invalid_argument,
-                   to_string(arrival) + ": '" + who.name + "' has called it already"));
+                   to_string(arrival) + ": '" + member.name + "' has called it already"));
     } else if (open != rounds.open.end() && open->second.first.type != arrival.type) {
-      const std::string clash = "'" + who.name + "' " + type_of(arrival) + ", '" +
+      const std::string clash = "'" + member.name + "' " + type_of(arrival) + ", '" +
                                 open->second.arrived.begin()->first.name + "' " + type_of(open->second.first);
-      open->second.arrived.emplace(who, Arrived{Buffer{}, std::move(promise)});
+      open->second.arrived.emplace(member, Arrived{Buffer{}, std::move(promise)});
       open->second.first = bare;
       ended.push_back(fail(key, arrival.round, ErrorKind::type_mismatch, clash));
     } else {
       if (open == rounds.open.end()) open = rounds.open.emplace(arrival.round, Round{.first = bare}).first;
       Round& round = open->second;
       round.seen = std::max(round.seen, arrival.seen);
-      round.arrived.emplace(who, Arrived{std::move(value), std::move(promise)});
+      round.arrived.emplace(member, Arrived{std::move(value), std::move(promise)});
       if (round.arrived.size() == members.size()) {
         ended.push_back(take(key, arrival.round));
       } else if (arrival.timeout != 0) {
@@ -136,7 +137,7 @@ Future<CollectiveLeader::Gathered> CollectiveLeader::arrive(const AgentId& who,
         now != rounds_.end() && now->second.open.empty() && !now->second.failure)
       rounds_.erase(now);
   }
-  tell(std::move(ended), std::move(refused));
+  deliver(std::move(ended), std::move(refused));
   if (timer != nullptr) start_timer(timer, bare);
   return future;
 }
@@ -150,7 +151,7 @@ void CollectiveLeader::expect(const CollectiveMembers& members) {
     if (stopped_) return;
     learn(digest, members, ended, refused);
   }
-  tell(std::move(ended), std::move(refused));
+  deliver(std::move(ended), std::move(refused));
 }
 
 void CollectiveLeader::learn(const std::string& digest, const CollectiveMembers& members,
@@ -174,13 +175,13 @@ void CollectiveLeader::learn(const std::string& digest, const CollectiveMembers&
 }
 
 void CollectiveLeader::ask_another(const std::string& digest, Group& group, Refused& refused) {
-  group.asked = {};
+  group.list_source = {};
   for (auto& [key, rounds] : rounds_) {
     if (key.second != digest) continue;
     for (auto& [number, round] : rounds.open) {
       if (round.arrived.empty()) continue;
       auto next = round.arrived.extract(round.arrived.begin());
-      group.asked = next.key();
+      group.list_source = next.key();
       group.seen = round.seen;
       refused.emplace_back(std::move(next.mapped().promise), unknown_members(round.first));
       return;
@@ -220,19 +221,19 @@ void CollectiveLeader::expire(const CollectiveArrival& arrival) {
                            missing_from(groups_[key.second].members, round->arrived) +
                                " did not call it before the deadline"));
   }
-  tell(std::move(ended), {});
+  deliver(std::move(ended), {});
 }
 
-void CollectiveLeader::give_up(const AgentId& who, const CollectiveArrival& arrival, ErrorKind kind,
+void CollectiveLeader::give_up(const AgentId& member, const CollectiveArrival& arrival, ErrorKind kind,
                                const std::string& reason) {
   std::vector<Ended> ended;
   {
     MutexLock lock(mutex_);
     const Round* const round = find(arrival);
-    if (round != nullptr && round->arrived.contains(who))
-      ended.push_back(fail(key_of(arrival), arrival.round, kind, "'" + who.name + "' " + reason));
+    if (round != nullptr && round->arrived.contains(member))
+      ended.push_back(fail(key_of(arrival), arrival.round, kind, "'" + member.name + "' " + reason));
   }
-  tell(std::move(ended), {});
+  deliver(std::move(ended), {});
 }
 
 Callback CollectiveLeader::judge(const Roster& roster, std::uint64_t version) {
@@ -242,13 +243,13 @@ Callback CollectiveLeader::judge(const Roster& roster, std::uint64_t version) {
     MutexLock lock(mutex_);
     if (stopped_) return [] {};
     for (auto& [digest, group] : groups_)
-      if (group.members.empty() && !group.asked.name.empty() && group.seen <= version &&
-          end_of(group.asked, roster))
+      if (group.members.empty() && !group.list_source.name.empty() && group.seen <= version &&
+          end_of(group.list_source, roster))
         ask_another(digest, group, refused);
     struct Gone {
       Key key;
       std::uint64_t round;
-      AgentId who;
+      AgentId member;
       MemberChange change;
     };
     std::vector<Gone> gone;
@@ -264,23 +265,23 @@ Callback CollectiveLeader::judge(const Roster& roster, std::uint64_t version) {
           }
       }
     }
-    for (const auto& [key, round, who, change] : gone) {
+    for (const auto& [key, round, member, change] : gone) {
       const bool left = change == MemberChange::left;
       all.push_back(fail(key, round, left ? ErrorKind::shut_down : ErrorKind::peer_lost,
-                         "'" + who.name + (left ? "' has left the job" : "' was lost")));
+                         "'" + member.name + (left ? "' has left the job" : "' was lost")));
     }
   }
   if (all.empty() && refused.empty()) return [] {};
   return [self = shared_from_this(), all = std::move(all), refused = std::move(refused)]() mutable {
-    self->tell(std::move(all), std::move(refused));
+    self->deliver(std::move(all), std::move(refused));
   };
 }
 
-void CollectiveLeader::forget(const AgentId& gone) {
+void CollectiveLeader::forget(const AgentId& member) {
   MutexLock lock(mutex_);
   for (auto group = groups_.begin(); group != groups_.end();) {
     const auto& [digest, known] = *group;
-    bool ends = std::binary_search(known.members.begin(), known.members.end(), gone);
+    bool ends = std::binary_search(known.members.begin(), known.members.end(), member);
     if (ends)
       for (auto rounds = rounds_.begin(); rounds != rounds_.end();) {
         const bool same = rounds->first.second == digest, open = !rounds->second.open.empty();
@@ -306,7 +307,7 @@ void CollectiveLeader::fail_all(const Error& error) {
                              error.what()));
     }
   }
-  tell(std::move(all), {});
+  deliver(std::move(all), {});
 }
 
 void CollectiveLeader::stop() {
@@ -344,7 +345,7 @@ CollectiveLeader::Ended CollectiveLeader::take(const Key& key, std::uint64_t rou
   return {std::move(taken.mapped()), std::nullopt};
 }
 
-void CollectiveLeader::tell(std::vector<Ended>&& ended, Refused&& refused) const {
+void CollectiveLeader::deliver(std::vector<Ended>&& ended, Refused&& refused) const {
   for (auto& [promise, error] : refused) promise.fail(error);
   for (auto& [round, error] : ended) {
     if (!round.timers.empty())

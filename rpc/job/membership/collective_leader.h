@@ -51,19 +51,19 @@ class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<Collect
   explicit CollectiveLeader(std::shared_ptr<Loop> loop) : loop_(std::move(loop)) {}
 
   // A member of the collective calls it. The future fails as Job::all_gather does, with permission_denied if
-  // `who` is no member, and with not_found if `who` should call again with the list of members.
-  Future<Gathered> arrive(const AgentId& who, const CollectiveArrival& arrival, Buffer value);
+  // `member` is no member, and with not_found if `member` should call again with the list of members.
+  Future<Gathered> arrive(const AgentId& member, const CollectiveArrival& arrival, Buffer value);
   // The list of a digest that members will use.
   void expect(const CollectiveMembers& members);
   // Fails the round, because a member no longer waits. No effect if the round has ended.
-  void give_up(const AgentId& who, const CollectiveArrival& arrival, ErrorKind kind,
+  void give_up(const AgentId& member, const CollectiveArrival& arrival, ErrorKind kind,
                const std::string& reason);
   // Applies the members' records of a store version. If a member of a round is gone, the round fails. judge()
   // considers only rounds whose callers had seen all members in this version or an earlier one. While no lock
   // is held, the caller runs the returned function, which completes the promises.
   Callback judge(const Roster& roster, std::uint64_t version);
   // Drops what is kept for the collectives of an incarnation that is gone, except rounds in progress.
-  void forget(const AgentId& gone);
+  void forget(const AgentId& member);
   void fail_all(const Error& error);  // fails all open rounds; new ones may start later
   // Called when the agent shuts down without having left the job. The other members then consider the agent
   // lost, so the leader no longer replies to them.
@@ -97,7 +97,7 @@ class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<Collect
   struct Group {
     CollectiveMembers members;  // empty: unknown
     // While unknown: the caller that was asked for the list, and the version of the store that it has seen.
-    AgentId asked;
+    AgentId list_source;
     std::uint64_t seen = 0;
   };
   struct Ended {
@@ -120,7 +120,7 @@ class WEFT_EXPORT CollectiveLeader : public std::enable_shared_from_this<Collect
   Ended fail(const Key& key, std::uint64_t round, ErrorKind kind, const std::string& reason)
       WEFT_REQUIRES(mutex_);
   Ended take(const Key& key, std::uint64_t round) WEFT_REQUIRES(mutex_);
-  void tell(std::vector<Ended>&& ended, Refused&& refused) const;
+  void deliver(std::vector<Ended>&& ended, Refused&& refused) const;
 
   const std::shared_ptr<Loop> loop_;
   mutable Mutex mutex_;

@@ -36,12 +36,12 @@ bool is_outage(const Error& error) {
   return error.kind() == ErrorKind::unavailable || error.kind() == ErrorKind::deadline_exceeded;
 }
 
-JobMembership::JobMembership(std::shared_ptr<AgentCore> core, Rendezvous rendezvous, Place place)
+JobMembership::JobMembership(std::shared_ptr<AgentCore> core, Rendezvous rendezvous, StoreAccess access)
     : core_(std::move(core)),
       rendezvous_(std::move(rendezvous)),
-      place_(std::move(place)),
+      access_(std::move(access)),
       loop_(core_->pick_loop()),
-      leader_(std::make_shared<CollectiveLeader>(place_.loop)) {}
+      leader_(std::make_shared<CollectiveLeader>(access_.loop)) {}
 
 // --- Joining ---
 
@@ -51,7 +51,7 @@ void JobMembership::begin_joining() {
     job.host_ = host;
   });
   const auto lost = while_alive(this, &JobMembership::lose_membership);
-  auto joining = std::make_shared<Joining>(core_, rendezvous_, place_, met_host, lost);
+  auto joining = std::make_shared<Joining>(core_, rendezvous_, access_, met_host, lost);
   {
     MutexLock lock(mutex_);
     joining_ = joining;
@@ -103,7 +103,7 @@ void JobMembership::look() {
     turn = ++turn_;
     after = version_;
   }
-  auto look = place_.store->watch(std::string(membership_keys::members), after, {.timeout = look_timeout})
+  auto look = access_.store->watch(std::string(membership_keys::members), after, {.timeout = look_timeout})
                   .then([weak = weak_from_this()](Result<StoreChanges>&& changes) {
                     if (const auto job = weak.lock()) job->looked(std::move(changes));
                     return true;
@@ -119,13 +119,13 @@ void JobMembership::look() {
 }
 
 void JobMembership::look_after(std::chrono::nanoseconds pause) {
-  place_.loop->schedule_after(pause, while_alive(this, [](JobMembership& job) {
-                                {
-                                  MutexLock lock(job.mutex_);
-                                  job.looking_ = false;
-                                }
-                                job.look();
-                              }));
+  access_.loop->schedule_after(pause, while_alive(this, [](JobMembership& job) {
+                                 {
+                                   MutexLock lock(job.mutex_);
+                                   job.looking_ = false;
+                                 }
+                                 job.look();
+                               }));
 }
 
 void JobMembership::looked(Result<StoreChanges>&& result) {
@@ -154,7 +154,7 @@ bool JobMembership::take(const StoreChanges& changes) {
   }
   const auto events = events_between(before, after);
   for (const MemberEvent& event : events)
-    if (event.member.name != own_name()) tell_routes(event);
+    if (event.member.name != own_name()) update_routes(event);
   const MemberRecord* lost = rendezvous_.fixed_world ? loss_between(before, after) : nullptr;
   bool out = false;
   CollectiveMembers all;
@@ -198,7 +198,7 @@ bool JobMembership::take(const StoreChanges& changes) {
 }
 
 // Passes a member's incarnation and addresses to the routes.
-void JobMembership::tell_routes(const MemberEvent& event) const {
+void JobMembership::update_routes(const MemberEvent& event) const {
   const Member& member = event.member;
   switch (event.change) {
     case MemberChange::joined:
@@ -224,7 +224,7 @@ void JobMembership::not_seen(const Error& error) {
     MutexLock lock(mutex_);
     looking_ = false;
     if (phase_ != Phase::joined || failure_) return;
-    const bool of_host = place_.with_host && !is_host();
+    const bool of_host = access_.with_host && !is_host();
     switch (error.kind()) {
       case ErrorKind::deadline_exceeded:
         blind_since_.reset();
@@ -286,7 +286,7 @@ void JobMembership::find_addresses(const std::string& name, UniqueFunction<void(
     if (host_ && host_->name == name) known = host_;
   }
   if (known && !known->gone()) return done(addresses(*known));
-  place_.store->try_get(member_key(name))
+  access_.store->try_get(member_key(name))
       .then([name, addresses, done = std::move(done)](Result<std::optional<std::string>>&& record) mutable {
         auto found = capture([&] {
           const auto text = std::move(record).get();
@@ -344,7 +344,7 @@ Future<void> JobMembership::add_waiter(std::size_t agents, std::chrono::nanoseco
   const bool gone = store_gone_;
   if (first) phase_ = Phase::joining;
   lock.unlock();
-  if (timeout != no_timeout) place_.loop->schedule_after(timeout, end_waiter(ErrorKind::deadline_exceeded));
+  if (timeout != no_timeout) access_.loop->schedule_after(timeout, end_waiter(ErrorKind::deadline_exceeded));
   if (first) {
     begin_joining();
   } else if (gone) {
@@ -454,7 +454,7 @@ std::string JobMembership::name_of(std::size_t rank) const {
 
 std::vector<std::string> JobMembership::awaited() const { return roster_.awaited_by(own_name(), is_host()); }
 
-bool JobMembership::nobody_works() const {
+bool JobMembership::no_member_works() const {
   return roster_.joined() >= (rendezvous_.fixed_world ? rendezvous_.world_size : 0) &&
          roster_.idle(own_name());
 }
@@ -467,19 +467,19 @@ void JobMembership::answer() {
   std::vector<Waiter> answered;
   bool release = false;
   std::vector<std::string> whole;  // the members of a fixed world, if all have joined and a waiter needs them
-  std::vector<std::pair<std::shared_ptr<Promise<Events>>, Events>> told;
+  std::vector<std::pair<std::shared_ptr<Promise<Events>>, Events>> notifications;
   {
     MutexLock lock(mutex_);
     if (version_ == 0) return;
     const bool fixed = rendezvous_.fixed_world;
     const std::size_t world = fixed ? rendezvous_.world_size : 0;
-    const std::size_t come = fixed ? roster_.joined() : roster_.here();
-    const bool idle = nobody_works();
+    const std::size_t present = fixed ? roster_.joined() : roster_.here();
+    const bool idle = no_member_works();
     const bool may_end =
         idle && released_ && (store_gone_ || awaited().empty() || (waited_for_release_ && !is_host()));
     for (auto i = waiters_.begin(); i != waiters_.end();) {
       const std::size_t agents = i->second.agents;
-      const bool due = agents == 0 ? may_end : come >= agents;
+      const bool due = agents == 0 ? may_end : present >= agents;
       release = release || (agents == 0 && idle && !releasing_);
       if (due) answered.push_back(std::move(i->second));
       i = due ? waiters_.erase(i) : std::next(i);
@@ -487,17 +487,17 @@ void JobMembership::answer() {
     releasing_ = releasing_ || release;
     const bool joins = std::any_of(answered.begin(), answered.end(),
                                    [](const Waiter& waiter) { return waiter.agents != 0; });
-    if (fixed && come == world && joins)
+    if (fixed && present == world && joins)
       for (const auto& [name, member] : roster_.members()) whole.push_back(name);
     for (const auto& weak : watchers_) {
       const auto watcher = weak.lock();
       if (watcher == nullptr || watcher->promise == nullptr) continue;
       auto events = events_for(*watcher);
       if (events.empty()) continue;
-      told.emplace_back(std::exchange(watcher->promise, nullptr), std::move(events));
+      notifications.emplace_back(std::exchange(watcher->promise, nullptr), std::move(events));
     }
   }
-  for (auto& [promise, events] : told) promise->complete(std::move(events));
+  for (auto& [promise, events] : notifications) promise->complete(std::move(events));
   for (auto& waiter : answered) {
     if (waiter.agents == 0) {
       publish_left(std::move(waiter.promise));
@@ -518,13 +518,13 @@ void JobMembership::released() {
   }
   publish_state();
   answer();
-  place_.loop->schedule_after(release_timeout, while_alive(this, [](JobMembership& job) {
-                                {
-                                  MutexLock lock(job.mutex_);
-                                  job.waited_for_release_ = true;
-                                }
-                                job.answer();
-                              }));
+  access_.loop->schedule_after(release_timeout, while_alive(this, [](JobMembership& job) {
+                                 {
+                                   MutexLock lock(job.mutex_);
+                                   job.waited_for_release_ = true;
+                                 }
+                                 job.answer();
+                               }));
 }
 
 void JobMembership::fail_all(const Error& error, Spared spared) {
@@ -569,7 +569,7 @@ void JobMembership::publish_state() {
     next.state = state;
     lease = self_.lease;
   }
-  place_.store->compare_set(member_key(own_name()), before, to_text(next), lease)
+  access_.store->compare_set(member_key(own_name()), before, to_text(next), lease)
       .then(while_alive(this, [next](JobMembership& job, Result<StoreExchange>&& result) {
         job.published_state(next, std::move(result));
       }));
@@ -589,13 +589,13 @@ void JobMembership::published_state(const MemberRecord& next, Result<StoreExchan
       publishing_ = error_kind(result.error()) != ErrorKind::shut_down;
     }
     if (publishing_)
-      place_.loop->schedule_after(store_pause, while_alive(this, [](JobMembership& job) {
-                                    {
-                                      MutexLock locked(job.mutex_);
-                                      job.publishing_ = false;
-                                    }
-                                    job.publish_state();
-                                  }));
+      access_.loop->schedule_after(store_pause, while_alive(this, [](JobMembership& job) {
+                                     {
+                                       MutexLock locked(job.mutex_);
+                                       job.publishing_ = false;
+                                     }
+                                     job.publish_state();
+                                   }));
   }
   if (again) publish_state();
 }
@@ -612,19 +612,19 @@ bool JobMembership::adopt(const std::optional<std::string>& actual) {
 
 // The host, which kept the store, has left gracefully: members no longer learn of joins and leaves.
 void JobMembership::store_is_gone() {
-  std::string who;
+  std::string text;
   Spared spared = Spared::nobody;
   {
     MutexLock lock(mutex_);
     store_gone_ = true;
-    if (version_ != 0 && nobody_works()) spared = Spared::serving_only;  // answer() completes their wait
+    if (version_ != 0 && no_member_works()) spared = Spared::serving_only;  // answer() completes their wait
     for (const std::string& name : awaited())
-      if (!host_ || name != host_->name) who += (who.empty() ? "" : ", ") + name;
-    who = "'" + (host_ ? host_->name : rendezvous_.store) + "' keeps this job's store and has left" +
-          (who.empty() ? "" : " before " + who) + ": it should serve until the others have left";
+      if (!host_ || name != host_->name) text += (text.empty() ? "" : ", ") + name;
+    text = "'" + (host_ ? host_->name : rendezvous_.store) + "' keeps this job's store and has left" +
+           (text.empty() ? "" : " before " + text) + ": it should serve until the others have left";
   }
   answer();
-  fail_all(Error(ErrorKind::unavailable, who), spared);
+  fail_all(Error(ErrorKind::unavailable, text), spared);
 }
 
 }  // namespace weft::rpc::detail

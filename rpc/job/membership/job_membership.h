@@ -22,9 +22,9 @@
 #include <weft/rpc/job/membership/collective_leader.h>
 #include <weft/rpc/job/membership/joining.h>
 #include <weft/rpc/job/membership/member.h>
-#include <weft/rpc/job/membership/place.h>
 #include <weft/rpc/job/membership/rendezvous.h>
 #include <weft/rpc/job/membership/roster.h>
+#include <weft/rpc/job/membership/store_access.h>
 
 namespace weft::rpc::detail {
 
@@ -38,7 +38,7 @@ struct Watcher {
 
 class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobMembership> {
  public:
-  JobMembership(std::shared_ptr<AgentCore> core, Rendezvous rendezvous, Place place);
+  JobMembership(std::shared_ptr<AgentCore> core, Rendezvous rendezvous, StoreAccess access);
 
   // Makes the agent a member-to-be; call it before core->listen(). If the store's URL is an agent's address,
   // rank 0 serves the store on its own agent, whose options.listen contains that address. Throws
@@ -46,7 +46,7 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   static std::shared_ptr<JobMembership> install(const std::shared_ptr<AgentCore>& core,
                                                 const Rendezvous& rendezvous);
   static std::shared_ptr<JobMembership> install(const std::shared_ptr<AgentCore>& core,
-                                                const Rendezvous& rendezvous, Place place);
+                                                const Rendezvous& rendezvous, StoreAccess access);
 
   const Rendezvous& rendezvous() const { return rendezvous_; }
   // The first call joins the job. The future completes when `agents` members have joined, including this one.
@@ -80,13 +80,13 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   // Job::all_gather does.
   Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type, Buffer value);
   Future<void> quiesce(CollectiveOptions options);  // as Job::quiesce
-  std::shared_ptr<Store> store() const { return place_.store; }
+  std::shared_ptr<Store> store() const { return access_.store; }
   void shut_down();  // all pending futures fail with shut_down
 
   void peer_gone(const AgentId& peer, const Error& reason);
   void peer_job_failed(const AgentId& peer, const Error& error);
   void check_alive() const;  // on the host: a joining member has called; throws the error that ended the job
-  void on_loss_report(const AgentId& teller, const std::string& name, const std::string& reason);
+  void on_loss_report(const AgentId& reporter, const std::string& name, const std::string& reason);
   // On the leader of a collective: a member has called. Throws if this agent is not the leader.
   Future<CollectiveLeader::Gathered> arrive(CallContext& call, const CollectiveArrival& arrival,
                                             Buffer value);
@@ -106,7 +106,7 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
     std::uint64_t next = 0;  // the number of the next round
   };
 
-  bool is_host() const { return rendezvous_.rank == 0 && (rendezvous_.fixed_world || place_.with_host); }
+  bool is_host() const { return rendezvous_.rank == 0 && (rendezvous_.fixed_world || access_.with_host); }
   const std::string& own_name() const { return core_->id().name; }
 
   void begin_joining();
@@ -117,13 +117,13 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   void look_after(std::chrono::nanoseconds pause);  // `looking_` is set until then
   void looked(Result<StoreChanges>&& result);
   bool take(const StoreChanges& changes);  // false: this agent is no longer a member
-  void tell_routes(const MemberEvent& event) const;
+  void update_routes(const MemberEvent& event) const;
   void not_seen(const Error& error);
 
   // Calls that wait.
   std::exception_ptr why_not() const WEFT_REQUIRES(mutex_);  // the error with which waits fail; null: none
   std::vector<std::string> awaited() const WEFT_REQUIRES(mutex_);
-  bool nobody_works() const WEFT_REQUIRES(mutex_);  // every other member only serves or is gone
+  bool no_member_works() const WEFT_REQUIRES(mutex_);  // every other member only serves or is gone
   Future<void> add_waiter(std::size_t agents, std::chrono::nanoseconds timeout);
   void end_waiter(std::uint64_t id, ErrorKind kind);
   std::string remaining_members_text() const WEFT_REQUIRES(mutex_);
@@ -154,14 +154,14 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   void wrote_left(const std::string& text, Result<StoreExchange>&& result);
   void left(Result<void>&& published);
   void after_left(const std::shared_ptr<Promise<void>>& done);
-  void judge(const AgentId& gone, const Error& reason, const Roster& roster);
+  void judge(const AgentId& peer, const Error& reason, const Roster& roster);
   void announce_loss(const MemberRecord& lost, const Error& reason, const Roster& roster);
   void fail(const Error& error);
   void lose_membership(const Error& reason);
 
   const std::shared_ptr<AgentCore> core_;
   const Rendezvous rendezvous_;
-  const Place place_;
+  const StoreAccess access_;
   const std::shared_ptr<Loop> loop_;
   const std::shared_ptr<CollectiveLeader> leader_;
   CancelScope arrivals_;  // this member's calls to leaders: cancelled when it is no longer a member

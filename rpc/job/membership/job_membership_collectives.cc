@@ -174,7 +174,7 @@ Future<void> JobMembership::quiesce(CollectiveOptions options) {
 
 Future<CollectiveLeader::Gathered> JobMembership::arrive(CallContext& call, const CollectiveArrival& arrival,
                                                          Buffer value) {
-  const AgentId who = call.peer().id;
+  const AgentId member = call.peer().id;
   const auto& among = arrival.among;
   const bool sound = std::adjacent_find(among.begin(), among.end(), [](const auto& a, const auto& b) {
                        return a.name >= b.name;
@@ -188,31 +188,32 @@ Future<CollectiveLeader::Gathered> JobMembership::arrive(CallContext& call, cons
       std::rethrow_exception(error);
     if (store_gone_) throw Error(ErrorKind::unavailable, "the host of the job's store is gone");
   }
-  auto all = leader_->arrive(who, arrival, std::move(value));
+  auto all = leader_->arrive(member, arrival, std::move(value));
   CollectiveArrival round = arrival;  // without the list
   if (round.digest.empty()) round.digest = digest_of(among);
   round.among.clear();
   // The call exists until its cancellation has been reported.
-  call.on_cancel([weak = std::weak_ptr(leader_), who, round, incoming = static_cast<IncomingCall*>(&call)] {
-    const auto leader = weak.lock();
-    if (leader == nullptr) return;
-    if (incoming->caller_is_lost()) {
-      leader->give_up(who, round, ErrorKind::peer_lost, "was lost: its connection has ended");
-    } else {
-      leader->give_up(who, round, ErrorKind::aborted, "no longer waits");
-    }
-  });
+  call.on_cancel(
+      [weak = std::weak_ptr(leader_), member, round, incoming = static_cast<IncomingCall*>(&call)] {
+        const auto leader = weak.lock();
+        if (leader == nullptr) return;
+        if (incoming->caller_is_lost()) {
+          leader->give_up(member, round, ErrorKind::peer_lost, "was lost: its connection has ended");
+        } else {
+          leader->give_up(member, round, ErrorKind::aborted, "no longer waits");
+        }
+      });
   judge_collectives();
   return all;
 }
 
 void JobMembership::judge_collectives() const {
-  Callback tell;
+  Callback deliver;
   {
     MutexLock lock(mutex_);
-    tell = leader_->judge(roster_, version_);
+    deliver = leader_->judge(roster_, version_);
   }
-  tell();
+  deliver();
 }
 
 }  // namespace weft::rpc::detail

@@ -9,7 +9,7 @@ namespace weft::rpc::detail {
 namespace {
 
 // How long a member that does not answer can delay the host in failing the job.
-constexpr auto tell_timeout = std::chrono::seconds{1};
+constexpr auto notify_timeout = std::chrono::seconds{1};
 // In an elastic world: how long a store keeps the record of a member that left or was lost. So the other
 // members can tell the two cases apart, and names that are used once do not accumulate.
 constexpr auto remembered = std::chrono::minutes{2};
@@ -92,7 +92,7 @@ void JobMembership::write_left() {
   record.state = MemberState::left;
   remembrance().then([self = shared_from_this(), before, text = to_text(record)](Result<StoreLease>&& lease) {
     if (!lease.ok()) return self->wrote_left(text, lease.error());
-    self->place_.store->compare_set(member_key(self->own_name()), before, text, lease.value().id)
+    self->access_.store->compare_set(member_key(self->own_name()), before, text, lease.value().id)
         .then([self, text](Result<StoreExchange>&& result) { self->wrote_left(text, std::move(result)); });
   });
 }
@@ -101,7 +101,7 @@ void JobMembership::write_left() {
 // not used again.
 Future<StoreLease> JobMembership::remembrance() {
   if (rendezvous_.fixed_world) return Future<StoreLease>::made(StoreLease{});
-  return place_.store->grant(remembered + 2 * rendezvous_.lease);
+  return access_.store->grant(remembered + 2 * rendezvous_.lease);
 }
 
 void JobMembership::wrote_left(const std::string& text, Result<StoreExchange>&& result) {
@@ -123,11 +123,11 @@ void JobMembership::wrote_left(const std::string& text, Result<StoreExchange>&& 
     MutexLock lock(mutex_);
     again = is_outage(error) && !store_gone_ && !failure_ && loop_->now() < leave_until_;
     // A host that has left does not reply to members that leave after it.
-    host_left = store_gone_ || (place_.with_host && error.kind() == ErrorKind::shut_down);
+    host_left = store_gone_ || (access_.with_host && error.kind() == ErrorKind::shut_down);
   }
   if (host_left) return left(Result<void>{});
   if (!again) return left(error);
-  place_.loop->schedule_after(store_pause, while_alive(this, &JobMembership::write_left));
+  access_.loop->schedule_after(store_pause, while_alive(this, &JobMembership::write_left));
 }
 
 // If `published` is an error, this member is still leaving, and renews its lease: leave() may be called
@@ -155,10 +155,10 @@ void JobMembership::left(Result<void>&& published) {
 }
 
 void JobMembership::after_left(const std::shared_ptr<Promise<void>>& done) {
-  if (is_host() && place_.with_host) place_.close();
-  if (!rendezvous_.fixed_world || place_.discard == nullptr) return done->complete(Result<void>{});
+  if (is_host() && access_.with_host) access_.close();
+  if (!rendezvous_.fixed_world || access_.discard == nullptr) return done->complete(Result<void>{});
   // The last member removes the job's data.
-  place_.store->list(std::string(membership_keys::members))
+  access_.store->list(std::string(membership_keys::members))
       .then([self = shared_from_this(), done](Result<StoreView>&& view) {
         const auto last = capture([&] {
           const Roster roster(std::move(view).get());
@@ -167,7 +167,7 @@ void JobMembership::after_left(const std::shared_ptr<Promise<void>>& done) {
         });
         if (!last.ok()) log_error(*self->core_, LogLevel::warning, error_of(last.error()));
         if (!last.ok() || !Result<bool>(last).get()) return done->complete(Result<void>{});
-        self->place_.discard().then([self, done](Result<void>&& discarded) {
+        self->access_.discard().then([self, done](Result<void>&& discarded) {
           if (!discarded.ok()) log_error(*self->core_, LogLevel::warning, error_of(discarded.error()));
           done->complete(Result<void>{});
         });
@@ -196,7 +196,7 @@ void JobMembership::shut_down() {
   keeper = nullptr;
   // A host that closes without having left is lost to the others. Its store must not tell the others that it
   // was closed; they see the end of their connections.
-  if (place_.close && (left || !place_.with_host)) place_.close();
+  if (access_.close && (left || !access_.with_host)) access_.close();
   if (joining != nullptr) joining->stop();
 }
 
@@ -206,7 +206,7 @@ void JobMembership::peer_gone(const AgentId& peer, const Error& reason) {
   {
     MutexLock lock(mutex_);
     if (failure_ || phase_ == Phase::ended) return;
-    if (!is_host() && host_ && host_->id() == peer && place_.with_host &&
+    if (!is_host() && host_ && host_->id() == peer && access_.with_host &&
         reason.kind() == ErrorKind::shut_down)
       store_gone_ = true;  // a member that is leaving needs this, too
     if (has_left()) return;
@@ -216,13 +216,13 @@ void JobMembership::peer_gone(const AgentId& peer, const Error& reason) {
       // Only the store could report that the host has left; but a host that leaves sends a goodbye.
       if (reason.kind() != ErrorKind::shut_down) {
         if (rendezvous_.fixed_world) fail(loss_of(peer.name, reason.what()));
-      } else if (place_.with_host) {
+      } else if (access_.with_host) {
         store_is_gone();
       }
       return;
     }
   }
-  place_.store->list(std::string(membership_keys::members))
+  access_.store->list(std::string(membership_keys::members))
       .then([weak = weak_from_this(), peer, reason](Result<StoreView>&& view) {
         const auto job = weak.lock();
         if (job == nullptr || !view.ok()) return;
@@ -246,17 +246,17 @@ void JobMembership::peer_job_failed(const AgentId& peer, const Error& error) {
 }
 
 // On the host: decides whether the end of a connection is a loss.
-void JobMembership::judge(const AgentId& gone, const Error& reason, const Roster& roster) {
-  const MemberRecord* member = roster.find(gone.name);
-  if (member == nullptr || member->id() != gone || member->gone()) return;
+void JobMembership::judge(const AgentId& peer, const Error& reason, const Roster& roster) {
+  const MemberRecord* member = roster.find(peer.name);
+  if (member == nullptr || member->id() != peer || member->gone()) return;
   if (rendezvous_.fixed_world) return announce_loss(*member, reason, roster);
-  log_error(*core_, LogLevel::warning, loss_of(gone.name, reason.what()), gone.name);
+  log_error(*core_, LogLevel::warning, loss_of(peer.name, reason.what()), peer.name);
   MemberRecord lost = *member;
   lost.state = MemberState::lost;
-  remembrance().then([self = shared_from_this(), name = gone.name, before = to_text(*member),
+  remembrance().then([self = shared_from_this(), name = peer.name, before = to_text(*member),
                       after = to_text(lost)](Result<StoreLease>&& lease) {
     if (!lease.ok()) return;  // then the expiry of the member's own lease removes the record
-    self->place_.store->compare_set(member_key(name), before, after, lease.value().id).then([](auto&&) {});
+    self->access_.store->compare_set(member_key(name), before, after, lease.value().id).then([](auto&&) {});
   });
 }
 
@@ -269,13 +269,13 @@ void JobMembership::announce_loss(const MemberRecord& lost, const Error& reason,
   }
   core_->set_job_error(error);
   // Notify the others first: once the world has failed here, this agent makes no more calls.
-  std::vector<Future<void>> told;
+  std::vector<Future<void>> notified;
   for (const auto& [name, member] : roster.members())
     if (!member->gone() && name != lost.name && name != own_name())
-      told.push_back(Peer(core_, core_->routes().to_name(name))
-                         .with(CallOptions{.timeout = tell_timeout})
-                         .call<&MembershipService::lost>(lost.name, std::string(reason.what())));
-  when_all(std::move(told)).then([self = shared_from_this(), error](auto&&) { self->fail(error); });
+      notified.push_back(Peer(core_, core_->routes().to_name(name))
+                             .with(CallOptions{.timeout = notify_timeout})
+                             .call<&MembershipService::lost>(lost.name, std::string(reason.what())));
+  when_all(std::move(notified)).then([self = shared_from_this(), error](auto&&) { self->fail(error); });
 }
 
 void JobMembership::check_alive() const {
@@ -285,12 +285,12 @@ void JobMembership::check_alive() const {
     throw Error(ErrorKind::failed_precondition, "'" + own_name() + "' is not the host of this job");
 }
 
-void JobMembership::on_loss_report(const AgentId& teller, const std::string& name,
+void JobMembership::on_loss_report(const AgentId& reporter, const std::string& name,
                                    const std::string& reason) {
   {
     MutexLock lock(mutex_);
-    if (!host_ || host_->id() != teller)
-      throw Error(ErrorKind::permission_denied, "'" + teller.name + "' is not the host of this job");
+    if (!host_ || host_->id() != reporter)
+      throw Error(ErrorKind::permission_denied, "'" + reporter.name + "' is not the host of this job");
     if (has_left() || phase_ == Phase::ended) return;
   }
   fail(loss_of(name, reason));

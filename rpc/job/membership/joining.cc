@@ -18,11 +18,11 @@ constexpr int leases_to_wait = 3;
 
 }  // namespace
 
-Joining::Joining(std::shared_ptr<AgentCore> core, const Rendezvous& rendezvous, const Place& place,
+Joining::Joining(std::shared_ptr<AgentCore> core, const Rendezvous& rendezvous, const StoreAccess& access,
                  MetHost met_host, std::function<void(const Error&)> lost)
     : core_(std::move(core)),
       rendezvous_(rendezvous),
-      place_(place),
+      access_(access),
       met_host_(std::move(met_host)),
       lost_(std::move(lost)) {}
 
@@ -33,9 +33,9 @@ std::vector<std::string> Joining::published_addresses() const {
     // Peers cannot connect to the wildcard address. They get the address from which this host reaches the
     // store; for the host itself, that is the store's address.
     if (address.scheme == "tcp" && is_wildcard(address.host))
-      address.host = is_host() && place_.with_host && !is_wildcard(place_.towards)
-                         ? place_.towards
-                         : local_address_towards(place_.towards);
+      address.host = is_host() && access_.with_host && !is_wildcard(access_.towards)
+                         ? access_.towards
+                         : local_address_towards(access_.towards);
     published.push_back(address.text());
   }
   return published;
@@ -49,11 +49,11 @@ Task<Joining::Joined> Joining::run(std::shared_ptr<Joining> self) {
   record.metadata = self->rendezvous_.metadata;
   record.addresses = self->published_addresses();
 
-  const auto store = self->place_.store;
+  const auto store = self->access_.store;
   if (const auto ttl = self->rendezvous_.lease; ttl > std::chrono::nanoseconds::zero()) {
     const std::function<Future<StoreLease>()> grant = [store, ttl] { return store->grant(ttl); };
     self->lease_ = co_await patiently<StoreLease>(self, grant);
-    self->keeper_ = std::make_shared<LeaseKeeper>(store, self->place_.loop, self->lease_, self->lost_);
+    self->keeper_ = std::make_shared<LeaseKeeper>(store, self->access_.loop, self->lease_, self->lost_);
   }
   co_await agree_on_world(self);
   const bool own_rank = self->rendezvous_.fixed_world ? co_await take_rank(self) : false;
@@ -76,7 +76,7 @@ Task<Joining::Joined> Joining::run(std::shared_ptr<Joining> self) {
       return store->set(std::string(membership_keys::host), name);
     };
     co_await patiently<void>(self, name_host);
-  } else if (self->rendezvous_.fixed_world || self->place_.with_host) {
+  } else if (self->rendezvous_.fixed_world || self->access_.with_host) {
     co_await meet_host(self);
   }
   const std::string claimed = to_text(record);
@@ -97,12 +97,12 @@ Task<Joining::Joined> Joining::run(std::shared_ptr<Joining> self) {
 // requested operation may have been done although its reply was lost; the caller must detect that.
 template <class T>
 Task<T> Joining::patiently(std::shared_ptr<Joining> self, std::function<Future<T>()> ask) {
-  const auto until = self->place_.loop->now() + reach_timeout;
+  const auto until = self->access_.loop->now() + reach_timeout;
   for (;;) {
     Future<Result<T>> asked = ask().as_result();
     Result<T> answer = co_await std::move(asked);
     if (answer.ok()) co_return std::move(answer).get();
-    if (!is_outage(error_of(answer.error())) || self->stopped() || self->place_.loop->now() >= until)
+    if (!is_outage(error_of(answer.error())) || self->stopped() || self->access_.loop->now() >= until)
       std::rethrow_exception(answer.error());
     co_await self->pause();
   }
@@ -113,7 +113,7 @@ Task<void> Joining::agree_on_world(std::shared_ptr<Joining> self) {
   const std::string own =
       self->rendezvous_.fixed_world ? "fixed " + std::to_string(self->rendezvous_.world_size) : "elastic";
   const std::function<Future<StoreExchange>()> agree = [self, own] {
-    return self->place_.store->compare_set(std::string(membership_keys::world), std::nullopt, own);
+    return self->access_.store->compare_set(std::string(membership_keys::world), std::nullopt, own);
   };
   const StoreExchange agreed = co_await patiently<StoreExchange>(self, agree);
   const std::string world = agreed.actual.value_or(own);
@@ -121,10 +121,10 @@ Task<void> Joining::agree_on_world(std::shared_ptr<Joining> self) {
   const auto job = self->rendezvous_.metadata.find(std::string(membership_keys::job));
   // A later job may use the address of a store of rank 0 while this job runs. Another store outlives jobs
   // that were killed, and each job has a prefix of its own there.
-  if (!self->place_.with_host || !self->rendezvous_.fixed_world || job == self->rendezvous_.metadata.end())
+  if (!self->access_.with_host || !self->rendezvous_.fixed_world || job == self->rendezvous_.metadata.end())
     co_return;
   const std::function<Future<StoreExchange>()> identify = [self, id = job->second] {
-    return self->place_.store->compare_set(std::string(membership_keys::job), std::nullopt, id);
+    return self->access_.store->compare_set(std::string(membership_keys::job), std::nullopt, id);
   };
   const StoreExchange identified = co_await patiently<StoreExchange>(self, identify);
   if (identified.actual.value_or(job->second) == job->second) co_return;
@@ -138,7 +138,7 @@ Task<bool> Joining::take_rank(std::shared_ptr<Joining> self) {
   const std::string rank = std::to_string(self->rendezvous_.rank);
   const std::string& name = self->record_.name;
   const std::function<Future<StoreExchange>()> take = [self, rank, name] {
-    return self->place_.store->compare_set(std::string(membership_keys::ranks) + rank, std::nullopt, name);
+    return self->access_.store->compare_set(std::string(membership_keys::ranks) + rank, std::nullopt, name);
   };
   const StoreExchange taken = co_await patiently<StoreExchange>(self, take);
   // If the rank belongs to this agent's own name, either an earlier try succeeded, or another agent has both
@@ -154,8 +154,8 @@ Task<void> Joining::take_name(std::shared_ptr<Joining> self) {
   std::optional<std::string> expected;
   for (;;) {
     const std::function<Future<StoreExchange>()> take = [self, expected] {
-      return self->place_.store->compare_set(member_key(self->record_.name), expected, to_text(self->record_),
-                                             self->lease_.id);
+      return self->access_.store->compare_set(member_key(self->record_.name), expected,
+                                              to_text(self->record_), self->lease_.id);
     };
     const StoreExchange taken = co_await patiently<StoreExchange>(self, take);
     if (taken.stored) co_return;
@@ -177,15 +177,15 @@ Error Joining::of_another_world(const std::string& world, const std::string& own
   const auto text = [](const std::string& kind) {
     return kind == "elastic" ? "an elastic world" : "a fixed world (" + kind.substr(kind.find(' ') + 1) + ")";
   };
-  return Error(
-      ErrorKind::failed_precondition,
-      "this job is " + text(world) + ", and '" + record_.name + "' tried to join " + text(own) +
-          (place_.with_host ? ""
-                            : " (if the store " + rendezvous_.store + " is from an earlier job, remove it)"));
+  return Error(ErrorKind::failed_precondition,
+               "this job is " + text(world) + ", and '" + record_.name + "' tried to join " + text(own) +
+                   (access_.with_host
+                        ? ""
+                        : " (if the store " + rendezvous_.store + " is from an earlier job, remove it)"));
 }
 
 Error Joining::name_taken(const MemberRecord& other) const {
-  const bool elsewhere = !place_.with_host && rendezvous_.fixed_world;
+  const bool elsewhere = !access_.with_host && rendezvous_.fixed_world;
   return Error(
       ErrorKind::already_exists,
       "'" + other.name + "' has joined this job already, as " + to_string(other.id()) +
@@ -207,13 +207,13 @@ Task<void> Joining::await_end(std::shared_ptr<Joining> self, MemberRecord other)
     }
     if (answers) throw self->name_taken(other);
   }
-  const auto until = self->place_.loop->now() + leases_to_wait * self->rendezvous_.lease + look_up_interval;
+  const auto until = self->access_.loop->now() + leases_to_wait * self->rendezvous_.lease + look_up_interval;
   const std::string key = member_key(other.name);
   for (std::uint64_t version = 0;;) {
     bool changed = false, reached = true;
     try {
       const StoreChanges changes =
-          co_await self->place_.store->watch(key, version, {.timeout = look_up_interval});
+          co_await self->access_.store->watch(key, version, {.timeout = look_up_interval});
       version = changes.version;
       const auto now = changes.entries.find(key);
       changed = now == changes.entries.end() ? changes.whole
@@ -224,25 +224,26 @@ Task<void> Joining::await_end(std::shared_ptr<Joining> self, MemberRecord other)
       reached = error.kind() == ErrorKind::deadline_exceeded;
     }
     if (changed) co_return;
-    if (self->stopped() || self->place_.loop->now() >= until) throw self->name_taken(other);
+    if (self->stopped() || self->access_.loop->now() >= until) throw self->name_taken(other);
     if (!reached) co_await self->pause();
   }
 }
 
 Task<void> Joining::meet_host(std::shared_ptr<Joining> self) {
-  const auto until = self->place_.loop->now() + reach_timeout;
+  const auto until = self->access_.loop->now() + reach_timeout;
   std::optional<MemberRecord> host;
   while (!host) {
     bool reached = true;
     try {
       const CallOptions one_look{.timeout = look_up_interval};
-      const std::string name = co_await self->place_.store->get(std::string(membership_keys::host), one_look);
+      const std::string name =
+          co_await self->access_.store->get(std::string(membership_keys::host), one_look);
       if (name.empty() && !self->rendezvous_.fixed_world) co_return;  // the store's keeper is not a member
-      host = from_text(name, co_await self->place_.store->get(member_key(name), one_look));
+      host = from_text(name, co_await self->access_.store->get(member_key(name), one_look));
     } catch (const Error& error) {
       reached = error.kind() == ErrorKind::deadline_exceeded;
       const bool again =
-          reached || (error.kind() == ErrorKind::unavailable && self->place_.loop->now() < until);
+          reached || (error.kind() == ErrorKind::unavailable && self->access_.loop->now() < until);
       if (!again || self->stopped()) throw;
     }
     if (!reached) co_await self->pause();
@@ -269,7 +270,7 @@ Future<void> Joining::pause() {
   }
   pause_ = std::move(promise);
   lock.unlock();
-  place_.loop->schedule_after(retry_interval, while_alive(this, &Joining::end_pause));
+  access_.loop->schedule_after(retry_interval, while_alive(this, &Joining::end_pause));
   return future;
 }
 

@@ -9,8 +9,8 @@
 
 #include <weft/rpc/core/mutex.h>
 #include <weft/rpc/endpoint/peer.h>
-#include <weft/rpc/job/membership/place.h>
 #include <weft/rpc/job/membership/roster.h>
+#include <weft/rpc/job/membership/store_access.h>
 #include <weft/rpc/job/store/lease_keeper.h>
 
 namespace weft::rpc::detail {
@@ -26,8 +26,8 @@ class Joining : public std::enable_shared_from_this<Joining> {
 
   // met_host: called before this agent calls the host. lost: called if the lease is lost, while this agent
   // joins or later.
-  Joining(std::shared_ptr<AgentCore> core, const Rendezvous& rendezvous, const Place& place, MetHost met_host,
-          std::function<void(const Error&)> lost);
+  Joining(std::shared_ptr<AgentCore> core, const Rendezvous& rendezvous, const StoreAccess& access,
+          MetHost met_host, std::function<void(const Error&)> lost);
 
   static Task<Joined> run(std::shared_ptr<Joining> self);
   void stop();  // run() fails as soon as possible, with its last error
@@ -46,11 +46,11 @@ class Joining : public std::enable_shared_from_this<Joining> {
   bool stopped() const;
   Error of_another_world(const std::string& world, const std::string& own) const;
   Error name_taken(const MemberRecord& other) const;
-  bool is_host() const { return rendezvous_.rank == 0 && (rendezvous_.fixed_world || place_.with_host); }
+  bool is_host() const { return rendezvous_.rank == 0 && (rendezvous_.fixed_world || access_.with_host); }
 
   const std::shared_ptr<AgentCore> core_;
   const Rendezvous rendezvous_;
-  const Place place_;
+  const StoreAccess access_;
   const MetHost met_host_;
   const std::function<void(const Error&)> lost_;
 

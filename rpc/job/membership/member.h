@@ -49,7 +49,7 @@ struct MemberEvent {
 class WEFT_EXPORT MemberWatch {
  public:
   MemberWatch(std::weak_ptr<detail::JobMembership> job, std::shared_ptr<detail::Watcher> watcher)
-      : job_(std::move(job)), onlooker_(std::move(watcher)) {}
+      : job_(std::move(job)), watcher_(std::move(watcher)) {}
 
   // Completes with the events since the last call, once there is at least one. The first call returns all
   // present members, including this agent, as joined. The end of an incarnation is reported before the
@@ -61,7 +61,7 @@ class WEFT_EXPORT MemberWatch {
 
  private:
   std::weak_ptr<detail::JobMembership> job_;
-  std::shared_ptr<detail::Watcher> onlooker_;
+  std::shared_ptr<detail::Watcher> watcher_;
 };
 
 // The name, the members and the timeout of a barrier or an all_gather (Job::barrier, Job::all_gather).

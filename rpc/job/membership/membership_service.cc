@@ -7,7 +7,7 @@ namespace weft::rpc {
 Future<std::vector<MemberEvent>> MemberWatch::next() {
   const auto job = job_.lock();
   if (job == nullptr) return Future<std::vector<MemberEvent>>::made(detail::job_ended());
-  return job->next(onlooker_);
+  return job->next(watcher_);
 }
 
 namespace detail {
@@ -56,17 +56,17 @@ class MembershipHook final : public CallHook {
 
 std::shared_ptr<JobMembership> JobMembership::install(const std::shared_ptr<AgentCore>& core,
                                                       const Rendezvous& rendezvous) {
-  return install(core, rendezvous, place_of_store(core, rendezvous));
+  return install(core, rendezvous, store_access(core, rendezvous));
 }
 
 std::shared_ptr<JobMembership> JobMembership::install(const std::shared_ptr<AgentCore>& core,
-                                                      const Rendezvous& rendezvous, Place place) {
+                                                      const Rendezvous& rendezvous, StoreAccess access) {
   if (rendezvous.fixed_world && rendezvous.rank >= rendezvous.world_size)
     throw Error(ErrorKind::invalid_argument, "rank " + std::to_string(rendezvous.rank) +
                                                  " is not within a world of " +
                                                  std::to_string(rendezvous.world_size));
   if (!core->options().insecure) core->be_of_one_user();
-  auto job = std::make_shared<JobMembership>(core, rendezvous, std::move(place));
+  auto job = std::make_shared<JobMembership>(core, rendezvous, std::move(access));
   core->hooks().add(std::make_shared<MembershipHook>(job));
   serve_object(core->methods(), std::make_shared<MembershipService>(job));
   core->routes().set_directory(

@@ -14,10 +14,10 @@ namespace {
 // The pause before the next look at a busy member, and between waves. It starts with the first value and
 // doubles up to the second.
 constexpr std::chrono::milliseconds first_pause{1}, longest_pause{50};
-// `telling`: a member that gives up calls one more wave, to tell the others, and waits for them for this
-// time. If the others call the wave later, their error names the missing member. `shortest`: the minimum
+// `last_wave_timeout`: a member that gives up calls one more wave, to tell the others, and waits for them for
+// this time. If the others call the wave later, their error names the missing member. `shortest`: the minimum
 // timeout of a wave.
-constexpr std::chrono::nanoseconds telling = std::chrono::seconds{1}, shortest{1};
+constexpr std::chrono::nanoseconds last_wave_timeout = std::chrono::seconds{1}, shortest{1};
 
 std::string calls(std::uint64_t number) {
   return std::to_string(number) + (number == 1 ? " call" : " calls");
@@ -101,10 +101,10 @@ void Quiescence::arrive(const MemberWork& work) {
   CollectiveOptions wave = options_;
   // Separates the waves from the program's own collectives of the same name.
   wave.name = "quiesce" + (options_.name.empty() ? "" : " " + options_.name);
-  wave.timeout =
-      deadline_ == Clock::time_point::max()
-          ? no_timeout
-          : std::max<std::chrono::nanoseconds>(deadline_ - loop_->now(), work.given_up ? telling : shortest);
+  wave.timeout = deadline_ == Clock::time_point::max()
+                     ? no_timeout
+                     : std::max<std::chrono::nanoseconds>(deadline_ - loop_->now(),
+                                                          work.given_up ? last_wave_timeout : shortest);
   in_wave_ = true;
   membership_->gather(std::move(wave), type_text<MemberWork>(), pack(work))
       .then([self = shared_from_this()](Gathered&& gathered) {

@@ -96,10 +96,10 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
   }
 
   // Adders of one client run one after the other for each key, so that they do not make each other fail.
-  struct Turn {
+  struct QueuedAdd {
     std::shared_ptr<State> state;
     std::string key;
-    ~Turn() {
+    ~QueuedAdd() {
       auto& line = state->adders[key];
       line.pop_front();
       if (line.empty()) {
@@ -112,11 +112,11 @@ struct EtcdStore::State : std::enable_shared_from_this<State> {
   static Task<std::int64_t> add(std::shared_ptr<State> self, std::string key, std::int64_t delta) {
     auto& line = self->adders[key];
     Promise<void> promise(self->loop);
-    Future<void> mine = promise.future();
+    Future<void> own_turn = promise.future();
     line.push_back(std::move(promise));
     if (line.size() == 1) line.front().complete(Result<void>{});
-    const Turn turn{self, key};
-    co_await std::move(mine);
+    const QueuedAdd queued{self, key};
+    co_await std::move(own_turn);
     const auto until = self->until();
     detail::EtcdRange found = co_await self->client.get(self->full(key), until);
     std::optional<detail::EtcdEntry> entry;

@@ -3,7 +3,7 @@
 // (locked()). While operations wait or leases exist, the thread polls the file.
 //
 // Leases: a renewal increments a number in the file, the beat. Each process observes the beats
-// (look_at_leases()). A process that has not seen a beat change for the lease's time takes the exclusive
+// (check_leases()). A process that has not seen a beat change for the lease's time takes the exclusive
 // lock, checks again, and appends a record that ends the lease. All processes then remove its keys.
 #include <weft/rpc/job/store/file_store.h>
 
@@ -43,7 +43,7 @@ struct FileStore::State {
   StoreLog log;
   std::map<LeaseId, Beat> beats;
   LeaseId last_lease = no_lease;
-  Clock::time_point looked{}, read{};  // the last check of the leases, and the last read under the lock
+  Clock::time_point checked{}, read{};  // the last check of the leases, and the last read under the lock
 
   Mutex mutex;
   Condition changed;
@@ -54,7 +54,7 @@ struct FileStore::State {
 
   static void run(const std::shared_ptr<State>& self);
   void poll();
-  void look_at_leases(Clock::time_point now);
+  void check_leases(Clock::time_point now);
   void fail_late();
   // Holds the log's lock during `work`, after applying the records that others have appended.
   template <class F>
@@ -105,7 +105,7 @@ void FileStore::State::poll() {
   try {
     // A file on another host may have grown without this host's knowledge; locking it queries that host.
     if (log.grown() || now - read >= longest_trust) locked(false, [](StoreTable::Jobs&) {});
-    look_at_leases(now);
+    check_leases(now);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::unavailable) return;  // busy: retried at the next poll
     std::vector<std::shared_ptr<StoreWait>> waits;
@@ -118,13 +118,13 @@ void FileStore::State::poll() {
 }
 
 // Ends the leases whose renewals this process has not seen for their time.
-void FileStore::State::look_at_leases(Clock::time_point now) {
+void FileStore::State::check_leases(Clock::time_point now) {
   if (beats.empty()) return;
   {
     MutexLock lock(mutex);
-    if (now - looked < table.tick_interval()) return;
+    if (now - checked < table.tick_interval()) return;
   }
-  looked = now;
+  checked = now;
   const auto due = [&] {
     for (auto& [lease, beat] : beats) {
       const std::uint64_t number = log.beat(beat.at);

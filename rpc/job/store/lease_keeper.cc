@@ -41,8 +41,8 @@ struct LeaseKeeper::State : std::enable_shared_from_this<State> {
     }
     if (error_kind(result.error()) != ErrorKind::lease_lost) return wait(lease.ttl / 6);
     ended = true;
-    Lost tell = std::move(lost);
-    tell(*as_error(result.error()));
+    Lost on_lost = std::move(lost);
+    on_lost(*as_error(result.error()));
   }
   void end() {
     ended = true;

@@ -10,7 +10,7 @@ namespace {
 template <class T>
 class Wait : public StoreWait {
  public:
-  Wait(Promise<T> promise, const CallOptions& options, Place at)
+  Wait(Promise<T> promise, const CallOptions& options, KeyOrPrefix at)
       : StoreWait(deadline_of(options), std::move(at)), promise_(std::move(promise)) {}
 
  protected:

@@ -19,15 +19,16 @@ class StoreTable;
 
 class WEFT_EXPORT StoreWait {
  public:
-  // A list of a table: the waits for changes of one key, or of the keys with one prefix.
-  struct Place {
+  // Selects a list of a table: the waits for changes of one key, or of the keys with one prefix.
+  struct KeyOrPrefix {
     std::string text;        // the key or the prefix
     bool by_prefix = false;  // `text` is a prefix
   };
 
   // deadline: the owner of the table enforces it (StoreTable::take_late()); nullopt: no deadline. at: the
   // first list.
-  StoreWait(std::optional<Clock::time_point> deadline, Place at) : deadline_(deadline), at_(std::move(at)) {}
+  StoreWait(std::optional<Clock::time_point> deadline, KeyOrPrefix at)
+      : deadline_(deadline), at_(std::move(at)) {}
   virtual ~StoreWait() = default;
 
   bool over() const { return over_.load(std::memory_order_acquire); }
@@ -50,7 +51,7 @@ class WEFT_EXPORT StoreWait {
 
   const std::optional<Clock::time_point> deadline_;
   std::atomic<bool> over_{false};
-  Place at_;
+  KeyOrPrefix at_;
   bool kept_ = false;  // a table keeps the wait, in its list for at_, at position_
   std::list<std::shared_ptr<StoreWait>>::iterator position_;
 };

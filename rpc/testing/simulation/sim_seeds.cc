@@ -34,7 +34,7 @@ struct Failure {
 // Prints the current seed if the program dies, from a signal or a sanitizer's report.
 std::atomic<std::uint64_t> running_seed{0};
 
-void say_seed() {
+void print_seed() {
   const std::string_view text = "\nthe simulation was at WEFT_SIM_SEED=";
   char digits[21];
   char* first = digits + sizeof digits;
@@ -50,12 +50,12 @@ class SeedInDeath {
  public:
   SeedInDeath() {
     if (__sanitizer_set_death_callback != nullptr) {
-      __sanitizer_set_death_callback(say_seed);
+      __sanitizer_set_death_callback(print_seed);
       return;
     }
     struct sigaction action{};
     action.sa_handler = [](int signal) {
-      say_seed();
+      print_seed();
       ::raise(signal);  // now with the previous action
     };
     action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);

@@ -59,7 +59,7 @@ class SocketStream final : public ByteStream {
   }
 
   void when_readable(Callback job) override {
-    if (!std::exchange(asked_to_poll_, true) && loop_->spins()) {
+    if (!std::exchange(poll_requested_, true) && loop_->spins()) {
       auto polled = std::make_shared<Polled>(socket_, loop_);
       if (loop_->add_poller(*polled, true)) polled_ = std::move(polled);
     }
@@ -81,7 +81,7 @@ class SocketStream final : public ByteStream {
   }
   void move_to(std::shared_ptr<Loop> loop) override {
     if (polled_ != nullptr) std::exchange(polled_, nullptr)->end();
-    asked_to_poll_ = false;
+    poll_requested_ = false;
     asio::error_code ignored;
     const auto protocol = socket_.local_endpoint(ignored).protocol();
     socket_ = Socket(io_context_of(*loop), protocol, socket_.release());
@@ -107,7 +107,7 @@ class SocketStream final : public ByteStream {
 
     void await(Callback job) {
       readable_ = std::move(job);
-      if (!awake_) ask_asio();
+      if (!awake_) wait_in_asio();
     }
     void found_something() { found_ = true; }
     void end() {
@@ -127,17 +127,17 @@ class SocketStream final : public ByteStream {
     }
     bool fall_asleep() override {
       awake_ = false;
-      ask_asio();  // also reports bytes that have arrived already
+      wait_in_asio();  // also reports bytes that have arrived already
       return true;
     }
     void wake_up() override { awake_ = true; }
 
    private:
-    void ask_asio() {
-      if (asked_ || !readable_) return;
-      asked_ = true;
+    void wait_in_asio() {
+      if (waiting_ || !readable_) return;
+      waiting_ = true;
       socket_->async_wait(Socket::wait_read, [self = this->shared_from_this()](const asio::error_code&) {
-        self->asked_ = false;
+        self->waiting_ = false;
         self->loop_->run_turn([&] { self->poll(); });
       });
     }
@@ -146,9 +146,9 @@ class SocketStream final : public ByteStream {
     const std::shared_ptr<Loop> loop_;
     asio::executor_work_guard<typename Socket::executor_type> work_;  // keeps the io_context running
     Callback readable_;
-    bool awake_ = true;   // the loop polls
-    bool asked_ = false;  // Asio waits for the socket
-    bool found_ = false;  // whether the last poll read something
+    bool awake_ = true;     // the loop polls
+    bool waiting_ = false;  // Asio waits for the socket
+    bool found_ = false;    // whether the last poll read something
   };
 
   template <class Byte>
@@ -182,7 +182,7 @@ class SocketStream final : public ByteStream {
   const std::string description_;
   const HostPair hosts_;
   std::shared_ptr<Polled> polled_;  // null: the loop does not poll the socket
-  bool asked_to_poll_ = false;
+  bool poll_requested_ = false;
 };
 
 }  // namespace weft::rpc

@@ -10,7 +10,7 @@ namespace weft::rpc {
 namespace {
 
 TlsFailure plain(TlsError error) { return {error, {}}; }
-TlsFailure told(TlsError error, std::string text) { return {error, std::move(text)}; }
+TlsFailure with_text(TlsError error, std::string text) { return {error, std::move(text)}; }
 TlsFailure detailed(TlsError error, const std::string& detail) {
   return {error, make_error_code(error).message() + (detail.empty() ? "" : ": " + detail)};
 }
@@ -33,14 +33,14 @@ TlsFailure of_verification(const HandshakeNotes& notes) {
                                       notes.certificate_names + ") depends,";
   switch (notes.verify_error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
-      return told(TlsError::certificate_expired, whose + " is expired");
+      return with_text(TlsError::certificate_expired, whose + " is expired");
     case X509_V_ERR_CERT_NOT_YET_VALID:
-      return told(TlsError::certificate_not_yet_valid, whose + " is not yet valid");
+      return with_text(TlsError::certificate_not_yet_valid, whose + " is not yet valid");
     case X509_V_ERR_HOSTNAME_MISMATCH:
     case X509_V_ERR_IP_ADDRESS_MISMATCH:
-      return told(TlsError::certificate_for_another, "the peer's certificate is for " +
-                                                         notes.certificate_names + ", not '" +
-                                                         printable(notes.wanted_name) + "'");
+      return with_text(TlsError::certificate_for_another, "the peer's certificate is for " +
+                                                              notes.certificate_names + ", not '" +
+                                                              printable(notes.wanted_name) + "'");
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
@@ -49,10 +49,10 @@ TlsFailure of_verification(const HandshakeNotes& notes) {
     case X509_V_ERR_CERT_SIGNATURE_FAILURE:  // of an authority with only the name of a trusted one
     case X509_V_ERR_CERT_UNTRUSTED:
       if (!notes.credentials->has_certificate())
-        return told(TlsError::certificate_untrusted,
-                    "the peer, " + notes.certificate_names +
-                        ", has a certificate, but this side has only a pre-shared secret");
-      return told(
+        return with_text(TlsError::certificate_untrusted,
+                         "the peer, " + notes.certificate_names +
+                             ", has a certificate, but this side has only a pre-shared secret");
+      return with_text(
           TlsError::certificate_untrusted,
           "the peer's certificate, for " + notes.certificate_names + ", is " +
               (notes.verify_error == X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT ? "self-signed, and " : "") +
@@ -61,16 +61,16 @@ TlsFailure of_verification(const HandshakeNotes& notes) {
       break;
   }
   if (notes.nameless)
-    return told(TlsError::certificate_unfit,
-                "the peer's certificate names no agent by URI:weft://NAME, DNS or common name");
-  return told(TlsError::certificate_unfit,
-              whose + " is not valid for this use: " + X509_verify_cert_error_string(notes.verify_error));
+    return with_text(TlsError::certificate_unfit,
+                     "the peer's certificate names no agent by URI:weft://NAME, DNS or common name");
+  return with_text(TlsError::certificate_unfit, whose + " is not valid for this use: " +
+                                                    X509_verify_cert_error_string(notes.verify_error));
 }
 
 // The error of a server that received neither a known secret nor a certificate.
 TlsFailure of_nothing_proven(const HandshakeNotes& notes) {
   if (!notes.unknown_secret.empty())
-    return told(TlsError::secret_unknown, "unknown pre-shared secret '" + notes.unknown_secret + "'");
+    return with_text(TlsError::secret_unknown, "unknown pre-shared secret '" + notes.unknown_secret + "'");
   return plain(notes.credentials->has_certificate() ? TlsError::certificate_missing
                                                     : TlsError::secret_missing);
 }
@@ -78,8 +78,9 @@ TlsFailure of_nothing_proven(const HandshakeNotes& notes) {
 TlsFailure of_alert(SSL* ssl, int alert, const HandshakeNotes& notes, bool in_handshake) {
   const std::string words = std::string("alert '") + SSL_alert_desc_string_long(alert) + "'";
   if (in_handshake && SSL_is_server(ssl) && !notes.unknown_secret.empty())
-    return told(TlsError::secret_unknown, "unknown pre-shared secret '" + notes.unknown_secret +
-                                              "', and the peer did not continue with certificates: " + words);
+    return with_text(TlsError::secret_unknown,
+                     "unknown pre-shared secret '" + notes.unknown_secret +
+                         "', and the peer did not continue with certificates: " + words);
   switch (alert) {
     case SSL_AD_CERTIFICATE_EXPIRED:
       return plain(TlsError::own_certificate_expired);
@@ -129,8 +130,8 @@ TlsFailure tls_failure(SSL* ssl, const HandshakeNotes& notes, const TlsWire& wir
     case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
       return of_nothing_proven(notes);
     case SSL_R_BINDER_DOES_NOT_VERIFY:
-      return told(TlsError::secret_wrong,
-                  "the peer's pre-shared secret '" + notes.secret + "' differs from the secret of this side");
+      return with_text(TlsError::secret_wrong, "the peer's pre-shared secret '" + notes.secret +
+                                                   "' differs from the secret of this side");
     case SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC:
       return plain(TlsError::damaged);
     default:

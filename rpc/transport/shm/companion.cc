@@ -16,7 +16,7 @@
 namespace weft::rpc {
 namespace {
 
-bool is_ours_alone(const std::string& folder) {
+bool is_private(const std::string& folder) {
   struct stat info{};
   return ::lstat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() &&
          (info.st_mode & 077) == 0;
@@ -31,7 +31,7 @@ std::string folder(bool make) {
   for (const std::string& choice : choices) {
     if (choice.empty()) continue;
     if (make) ::mkdir(choice.c_str(), 0700);
-    if (is_ours_alone(choice)) return choice;
+    if (is_private(choice)) return choice;
   }
   return {};
 }
@@ -119,14 +119,14 @@ std::vector<Address> companions_towards(const Address& address) {
   if (address.scheme != "tcp" && address.scheme != "unix") return found;
   const std::string place = folder(false);
   if (place.empty()) return found;
-  const auto look = [&](const std::string& name) {
+  const auto try_name = [&](const std::string& name) {
     std::error_code unknown;
     Address companion = at(place, name);
     if (!name.empty() && is_socket(std::filesystem::symlink_status(companion.path, unknown)))
       found.push_back(std::move(companion));
   };
   if (address.scheme == "unix") {
-    look(unix_name(address.path));
+    try_name(unix_name(address.path));
     return found;
   }
   const std::string space = network_namespace();
@@ -140,10 +140,10 @@ std::vector<Address> companions_towards(const Address& address) {
     if (!error) hosts = {number.to_string()};
   }
   for (const std::string& host : hosts) {
-    look(tcp_name(space, host, address.port));
+    try_name(tcp_name(space, host, address.port));
     // A listener on the wildcard address also accepts connections to a loopback address.
     if (!asio::ip::make_address(host).is_loopback()) continue;
-    look(tcp_name(space, host.find(':') == std::string::npos ? "0.0.0.0" : "::", address.port));
+    try_name(tcp_name(space, host.find(':') == std::string::npos ? "0.0.0.0" : "::", address.port));
   }
   return found;
 }

@@ -101,36 +101,36 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
     if (options_.bulk) memory_ = PeerMemory::of(socket_.native_handle());
 
     outbound_.emplace(ShmSegment::create(ShmSegment::capacity_for(options_.ring_bytes)));
-    ours_.bulk = memory_.has_value();
-    ours_.capacity = outbound_->capacity();
-    ours_.bulk_begin = std::max<std::size_t>(options_.bulk_begin, 1);
-    ours_.bulk_end = options_.bulk_end;
-    ours_.nonce = PeerMemory::make_nonce();
-    send_whole(socket_.native_handle(), ours_.encode(), outbound_->descriptor());
+    own_hello_.bulk = memory_.has_value();
+    own_hello_.capacity = outbound_->capacity();
+    own_hello_.bulk_begin = std::max<std::size_t>(options_.bulk_begin, 1);
+    own_hello_.bulk_end = options_.bulk_end;
+    own_hello_.nonce = PeerMemory::make_nonce();
+    send_whole(socket_.native_handle(), own_hello_.encode(), outbound_->descriptor());
     outbound_->close_descriptor();
     expect(ShmHello::size, &Greeting::on_hello);
   }
 
   void on_hello() {
-    theirs_ = ShmHello::decode(std::span(bytes_).first<ShmHello::size>());
+    peer_hello_ = ShmHello::decode(std::span(bytes_).first<ShmHello::size>());
     if (!descriptor_) throw Error(ErrorKind::protocol_error, "a hello without shared memory");
     inbound_.emplace(ShmSegment::open(std::move(descriptor_), options_.max_ring_bytes));
-    if (inbound_->capacity() != theirs_.capacity)
+    if (inbound_->capacity() != peer_hello_.capacity)
       throw Error(ErrorKind::protocol_error, "a ring of " + std::to_string(inbound_->capacity()) +
                                                  " bytes, and the hello announced " +
-                                                 std::to_string(theirs_.capacity));
-    if (!ours_.bulk || !theirs_.bulk) {
+                                                 std::to_string(peer_hello_.capacity));
+    if (!own_hello_.bulk || !peer_hello_.bulk) {
       memory_.reset();
       return succeed();
     }
-    ours_proof_.address = reinterpret_cast<std::uintptr_t>(theirs_.nonce.data());
-    send_whole(socket_.native_handle(), ours_proof_.encode());
+    own_proof_.address = reinterpret_cast<std::uintptr_t>(peer_hello_.nonce.data());
+    send_whole(socket_.native_handle(), own_proof_.encode());
     expect(ShmProof::size, &Greeting::on_proof);
   }
 
   void on_proof() {
     const auto proof = ShmProof::decode(std::span(bytes_).first<ShmProof::size>());
-    readable_ = memory_->proves(proof.address, ours_.nonce);
+    readable_ = memory_->proves(proof.address, own_hello_.nonce);
     send_whole(socket_.native_handle(), ShmVerdict{readable_}.encode());
     expect(ShmVerdict::size, &Greeting::on_verdict);
   }
@@ -178,22 +178,22 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
   }
   // All received descriptors are owned before any is refused, so that none leaks.
   void take_descriptors(msghdr& message) {
-    std::vector<Descriptor> came;
+    std::vector<Descriptor> descriptors;
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
          header = CMSG_NXTHDR(&message, header)) {
       if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
       for (std::size_t at = 0; at + sizeof(int) <= header->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
         int number = -1;
         std::memcpy(&number, CMSG_DATA(header) + at, sizeof number);
-        came.emplace_back(number);
+        descriptors.emplace_back(number);
       }
     }
-    if (came.empty() && (message.msg_flags & MSG_CTRUNC) == 0) return;
-    const bool fits = came.size() == 1 && (message.msg_flags & MSG_CTRUNC) == 0;
+    if (descriptors.empty() && (message.msg_flags & MSG_CTRUNC) == 0) return;
+    const bool fits = descriptors.size() == 1 && (message.msg_flags & MSG_CTRUNC) == 0;
     if (!fits || descriptor_ || inbound_)
       throw Error(ErrorKind::protocol_error,
-                  std::to_string(came.size()) + " file descriptors, expected one, with the hello");
-    descriptor_ = std::move(came.front());
+                  std::to_string(descriptors.size()) + " file descriptors, expected one, with the hello");
+    descriptor_ = std::move(descriptors.front());
   }
 
   // --- The end ---
@@ -222,10 +222,10 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
     done(std::move(error));
   }
   void succeed() {
-    auto stream = make_shm_stream(
-        ShmEnds{std::move(socket_), std::move(*outbound_), std::move(*inbound_), std::move(memory_),
-                ours_.agreed_bulk(theirs_), std::move(description_), std::move(identity_), std::move(kept_)},
-        loop_);
+    auto stream = make_shm_stream(ShmEnds{std::move(socket_), std::move(*outbound_), std::move(*inbound_),
+                                          std::move(memory_), own_hello_.agreed_bulk(peer_hello_),
+                                          std::move(description_), std::move(identity_), std::move(kept_)},
+                                  loop_);
     loop_->cancel(std::exchange(timer_, 0));
     Done done = std::move(done_);
     done(std::move(stream));
@@ -241,8 +241,8 @@ class Greeting final : public ShmHandshake, public std::enable_shared_from_this<
   std::string identity_;
   std::optional<ShmSegment> outbound_, inbound_;
   std::optional<PeerMemory> memory_;
-  ShmHello ours_, theirs_;  // the other side reads the nonce of `theirs_` in this memory
-  ShmProof ours_proof_;
+  ShmHello own_hello_, peer_hello_;  // the other side reads the nonce of `peer_hello_` in this memory
+  ShmProof own_proof_;
   bool readable_ = false;  // whether this side can read the other side's memory
 
   std::array<std::byte, ShmHello::size> bytes_{};

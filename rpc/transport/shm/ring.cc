@@ -43,34 +43,34 @@ RingWriter::RingWriter(const ShmSegment& segment, Doorbell& bell)
 
 std::size_t RingWriter::write(std::span<const std::span<const std::byte>> from, std::error_code& error) {
   std::size_t total = 0;
-  std::size_t untold = 0;
+  std::size_t unpublished = 0;
   for (auto rest : from) {
     while (!rest.empty() && total < max_a_call) {
       std::size_t room = capacity_ - (position_ - read_);
       if (room < std::min(rest.size(), piece)) {
-        if (!look()) break;
+        if (!refresh_position()) break;
         room = capacity_ - (position_ - read_);
         if (room == 0) break;
       }
-      const std::size_t bytes = std::min({rest.size(), room, piece - untold});
+      const std::size_t bytes = std::min({rest.size(), room, piece - unpublished});
       std::memcpy(data_ + (position_ & (capacity_ - 1)), rest.data(), bytes);
       rest = rest.subspan(bytes);
       position_ += bytes;
       total += bytes;
-      untold += bytes;
-      if (untold == piece) {
-        tell();
-        untold = 0;
+      unpublished += bytes;
+      if (unpublished == piece) {
+        publish_position();
+        unpublished = 0;
       }
     }
     if (!rest.empty()) break;
   }
-  if (untold != 0) tell();
+  if (unpublished != 0) publish_position();
   if (total == 0) error = broken_ ? broken() : asio::error::would_block;
   return total;
 }
 
-void RingWriter::tell() {
+void RingWriter::publish_position() {
   control_.writer.position.store(position_);
   ring_if_asked(control_.asked_of_writer.reader_sleeps, bell_);
 }
@@ -80,7 +80,7 @@ void RingWriter::end() {
   ring_if_asked(control_.asked_of_writer.reader_sleeps, bell_);
 }
 
-bool RingWriter::look() {
+bool RingWriter::refresh_position() {
   const std::uint64_t read = control_.reader.position.load();
   broken_ = broken_ || position_ - read > capacity_;
   if (!broken_) read_ = read;
@@ -118,26 +118,27 @@ RingReader::RingReader(const ShmSegment& segment, Doorbell& bell)
 
 std::size_t RingReader::read(std::span<const std::span<std::byte>> into, std::error_code& error) {
   std::size_t total = 0;
-  std::size_t untold = 0;
+  std::size_t unpublished = 0;
   // Read before the positions, so that everything written before the end is seen.
   const bool ended = abandoned_ ? ended_ : control_.writer.ended.load() != 0;
   for (auto rest : into) {
     while (!rest.empty() && total < max_a_call) {
-      if (written_ == position_ && (!look() || written_ == position_)) break;
-      const std::size_t bytes = std::min({rest.size(), std::size_t{written_ - position_}, piece - untold});
+      if (written_ == position_ && (!refresh_position() || written_ == position_)) break;
+      const std::size_t bytes =
+          std::min({rest.size(), std::size_t{written_ - position_}, piece - unpublished});
       std::memcpy(rest.data(), data_ + (position_ & (capacity_ - 1)), bytes);
       rest = rest.subspan(bytes);
       position_ += bytes;
       total += bytes;
-      untold += bytes;
-      if (untold == piece) {
-        tell();
-        untold = 0;
+      unpublished += bytes;
+      if (unpublished == piece) {
+        publish_position();
+        unpublished = 0;
       }
     }
     if (!rest.empty()) break;
   }
-  if (untold != 0) tell();
+  if (unpublished != 0) publish_position();
   if (total != 0) return total;
   if (broken_) {
     error = broken();
@@ -149,7 +150,7 @@ std::size_t RingReader::read(std::span<const std::span<std::byte>> into, std::er
   return 0;
 }
 
-void RingReader::tell() {
+void RingReader::publish_position() {
   control_.reader.position.store(position_);
   // The writer asks to be woken when half of the ring is free. After it has asked, its position does not
   // change, and a reader that reads everything reaches that point.
@@ -158,7 +159,7 @@ void RingReader::tell() {
     ring_if_asked(asked, bell_);
 }
 
-bool RingReader::look() {
+bool RingReader::refresh_position() {
   if (abandoned_ || broken_) return !broken_;
   const std::uint64_t written = control_.writer.position.load();
   broken_ = written - position_ > capacity_;
@@ -187,7 +188,7 @@ void RingReader::acknowledge() {
 
 void RingReader::abandon() {
   ended_ = control_.writer.ended.load() != 0;
-  look();
+  refresh_position();
   abandoned_ = true;
 }
 

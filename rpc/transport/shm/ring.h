@@ -72,8 +72,8 @@ class WEFT_EXPORT RingWriter {
   bool await_acknowledgement(std::uint64_t but);  // false: acknowledged() differs from `but`
 
  private:
-  void tell();  // publishes the position
-  bool look();  // reads the reader's position; false: it is invalid
+  void publish_position();
+  bool refresh_position();  // reads the reader's position; false: it is invalid
 
   RingControl& control_;
   std::byte* const data_;
@@ -100,8 +100,8 @@ class WEFT_EXPORT RingReader {
   void abandon();
 
  private:
-  void tell();
-  bool look();
+  void publish_position();
+  bool refresh_position();
 
   RingControl& control_;
   const std::byte* const data_;

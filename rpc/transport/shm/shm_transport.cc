@@ -15,10 +15,10 @@ namespace {
 using Socket = ShmHandshake::Socket;
 
 // Limits the number of connections.
-class Places : public std::enable_shared_from_this<Places> {
+class ConnectionSlots : public std::enable_shared_from_this<ConnectionSlots> {
  public:
-  explicit Places(std::size_t max) : max_(max) {}
-  // Takes a place, which is released with the last copy of the pointer; null: all are taken.
+  explicit ConnectionSlots(std::size_t max) : max_(max) {}
+  // Takes a slot, which is released with the last copy of the pointer; null: all are taken.
   std::shared_ptr<void> take() {
     if (taken_.fetch_add(1) >= max_) {
       --taken_;
@@ -42,7 +42,7 @@ std::exception_ptr with_target(const std::exception_ptr& error, const std::strin
 class ShmTransport final : public Transport {
  public:
   explicit ShmTransport(const ShmOptions& options)
-      : options_(options), places_(std::make_shared<Places>(options.max_connections)) {}
+      : options_(options), slots_(std::make_shared<ConnectionSlots>(options.max_connections)) {}
 
   std::string_view scheme() const override { return "shm"; }
   bool checks_credentials() const override { return true; }
@@ -50,8 +50,8 @@ class ShmTransport final : public Transport {
   void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& connection,
                Connected done) override {
     const auto where = unix_endpoint(address);
-    auto place = places_->take();
-    if (place == nullptr)
+    auto slot = slots_->take();
+    if (slot == nullptr)
       return loop->post(
           [done = std::move(done), target = address.text(), max = options_.max_connections]() mutable {
             done(Error(ErrorKind::resource_exhausted,
@@ -69,7 +69,7 @@ class ShmTransport final : public Transport {
                 secured_client(std::move(made).get(), connection, {}, loop), loop, connection);
           }));
         },
-        std::move(place));
+        std::move(slot));
     attempts_.add(attempt);
     attempt->connect(where);
   }
@@ -85,10 +85,10 @@ class ShmTransport final : public Transport {
       auto acceptor = listen_on(io_context_of(*loop), where);
       return SocketListener<asio::local::stream_protocol>::make(
           std::move(acceptor), std::move(loop), address, std::move(pick),
-          [attempts, options = options_, places = places_, connection, accepted = std::move(accepted),
+          [attempts, options = options_, slots = slots_, connection, accepted = std::move(accepted),
            description = "shm <- " + address.path](Socket socket, const std::shared_ptr<Loop>& theirs) {
-            auto place = places->take();
-            if (place == nullptr) return;  // the other side sees the socket's end
+            auto slot = slots->take();
+            if (slot == nullptr) return;  // the other side sees the socket's end
             auto attempt = ShmHandshake::make(
                 std::move(socket), theirs, options, description,
                 [theirs, connection, accepted](Result<std::unique_ptr<ByteStream>> made) {
@@ -97,7 +97,7 @@ class ShmTransport final : public Transport {
                         secured_server(std::move(made).get(), connection, theirs), theirs, connection));
                   // otherwise the other side is unknown, so there is nothing to report
                 },
-                std::move(place));
+                std::move(slot));
             attempts->add(attempt);
             theirs->post([attempt] { attempt->begin(); });
           },
@@ -112,7 +112,7 @@ class ShmTransport final : public Transport {
 
  private:
   const ShmOptions options_;
-  const std::shared_ptr<Places> places_;
+  const std::shared_ptr<ConnectionSlots> slots_;
   Attempts<ShmHandshake> attempts_;
 };
 

@@ -166,7 +166,7 @@ TEST_F(UserTableTest, ALeavingAgentReleasesForksThatStillHaveHandles) {
   EXPECT_EQ(count<ForkFailed>(out), 0U) << "it was confirmed";
   EXPECT_EQ(table.begin_request(idle), Fault::released);
   EXPECT_FALSE(table.hand_over(idle, kBert).has_value());
-  EXPECT_TRUE(table.ending());
+  EXPECT_TRUE(table.has_ending_forks());
   table.answered(kOwner, gone, kEnded, out);
   EXPECT_EQ(table.find(idle)->stage, Stage::ended);
   table.release(idle, out);
@@ -176,7 +176,7 @@ TEST_F(UserTableTest, ALeavingAgentReleasesForksThatStillHaveHandles) {
   table.create_ended(pending, Outcome::accepted, out);
   ASSERT_EQ(count<Send<ForkDelete>>(out), 3U);
   for (const auto& sent : all<Send<ForkDelete>>(out)) table.answered(kOwner, sent.message, kEnded, out);
-  EXPECT_FALSE(table.ending());
+  EXPECT_FALSE(table.has_ending_forks());
   table.release(busy, out);
   table.release(pending, out);
   EXPECT_TRUE(table.live_forks().empty());

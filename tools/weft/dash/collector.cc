@@ -28,7 +28,7 @@ std::string address_of(const rpc::MemberRecord& member) {
 }
 
 // The queries to one agent. A query is absent if the agent does not serve its method.
-struct Asked {
+struct AgentQueries {
   rpc::Peer peer;
   rpc::Future<rpc::AgentStats> stats;
   rpc::Future<rpc::CallsInFlight> calls;
@@ -46,19 +46,19 @@ void unless_refused(Ask&& ask) {
   }
 }
 
-AgentSample sample_of(const std::string& address, Asked asked) {
+AgentSample sample_of(const std::string& address, AgentQueries queries) {
   AgentSample sample;
   sample.address = address;
   try {
-    sample.stats = asked.stats.get();
+    sample.stats = queries.stats.get();
   } catch (const rpc::Error& error) {
     sample.silent = error.what();
     return sample;
   }
-  unless_refused([&] { sample.calls = asked.calls.get(); });
-  if (asked.references) unless_refused([&] { sample.references = asked.references->get(); });
-  if (asked.flight) unless_refused([&] { sample.groups = dumps_of(asked.flight->get()); });
-  if (asked.traced) unless_refused([&] { sample.spans = rpc::collect_spans(asked.peer); });
+  unless_refused([&] { sample.calls = queries.calls.get(); });
+  if (queries.references) unless_refused([&] { sample.references = queries.references->get(); });
+  if (queries.flight) unless_refused([&] { sample.groups = dumps_of(queries.flight->get()); });
+  if (queries.traced) unless_refused([&] { sample.spans = rpc::collect_spans(queries.peer); });
   return sample;
 }
 
@@ -96,11 +96,11 @@ JobSample Collector::collect() {
 // other methods.
 void Collector::learn_methods(const std::vector<std::string>& addresses,
                               std::map<std::string, std::string>& silent) {
-  std::map<std::string, rpc::Future<std::vector<rpc::MethodInfo>>> asked;
+  std::map<std::string, rpc::Future<std::vector<rpc::MethodInfo>>> queries;
   for (const std::string& address : addresses)
-    if (known_[address].methods.empty() && !silent.contains(address) && !asked.contains(address))
-      asked.emplace(address, rpc::list_methods(client_.peer_at(address)));
-  for (auto& [address, answer] : asked) {
+    if (known_[address].methods.empty() && !silent.contains(address) && !queries.contains(address))
+      queries.emplace(address, rpc::list_methods(client_.peer_at(address)));
+  for (auto& [address, answer] : queries) {
     try {
       for (const rpc::MethodInfo& method : answer.get()) known_[address].methods.insert(method.name);
     } catch (const rpc::Error& error) {
@@ -126,22 +126,22 @@ std::optional<std::vector<rpc::MemberRecord>> Collector::ask_store() {
 
 std::vector<AgentSample> Collector::ask(const std::vector<std::string>& addresses,
                                         const std::map<std::string, std::string>& silent) {
-  std::map<std::string, Asked> asked;
+  std::map<std::string, AgentQueries> queries;
   for (const std::string& address : addresses) {
-    if (silent.contains(address) || asked.contains(address)) continue;
+    if (silent.contains(address) || queries.contains(address)) continue;
     const auto& methods = known_[address].methods;
     const auto serves = [&](std::string_view method) { return methods.contains(std::string(method)); };
     const rpc::Peer peer = client_.peer_at(address);
-    Asked questions{peer, rpc::stats(peer), rpc::calls_in_flight(peer), {}, {}, serves(rpc::spans_method)};
-    if (serves(references_method)) questions.references = rref::list(peer, max_references);
-    if (serves(flight_method)) questions.flight = ask_flight(peer, max_operations);
-    asked.emplace(address, std::move(questions));
+    AgentQueries each{peer, rpc::stats(peer), rpc::calls_in_flight(peer), {}, {}, serves(rpc::spans_method)};
+    if (serves(references_method)) each.references = rref::list(peer, max_references);
+    if (serves(flight_method)) each.flight = ask_flight(peer, max_operations);
+    queries.emplace(address, std::move(each));
   }
 
   std::vector<AgentSample> samples;
   std::set<std::pair<std::string, std::uint64_t>> seen;  // an agent may have several of the addresses
-  for (auto& [address, questions] : asked) {
-    AgentSample sample = sample_of(address, std::move(questions));
+  for (auto& [address, each] : queries) {
+    AgentSample sample = sample_of(address, std::move(each));
     if (!sample.silent.empty()) {
       known_.erase(address);
       samples.push_back(std::move(sample));

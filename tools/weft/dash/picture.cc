@@ -133,7 +133,7 @@ void Picture::add(const JobSample& sample) {
     for (const auto& [name, value] : now.gauges) add_point(gauges_, name, now.name, value);
     stats_[{now.name, now.incarnation}] = now;
   }
-  for (auto& [life, lane] : spans_) {
+  for (auto& [key, lane] : spans_) {
     const std::int64_t ahead = lane.spans.clock.ahead;
     std::erase_if(lane.spans.spans, [&](const rpc::Span& span) {
       return seconds(sample.time - (span.end - ahead)) > seconds_of_spans;
@@ -168,7 +168,7 @@ void Picture::add_members(const JobSample& sample) {
       continue;
     }
     bool known = false;
-    for (auto& [life, row] : members_) {
+    for (auto& [key, row] : members_) {
       if (row.address != agent.address || (row.state != "alive" && row.state != "no answer")) continue;
       row.state = "no answer";
       row.note = agent.silent;
@@ -182,7 +182,7 @@ void Picture::add_members(const JobSample& sample) {
       row.note = agent.silent;
     }
   }
-  for (auto& [life, row] : members_)  // its record was removed, or another incarnation answers at its address
+  for (auto& [key, row] : members_)  // its record was removed, or another incarnation answers at its address
     if (row.seen != samples_ && row.state != "left") row.state = "lost";
   while (members_.size() > max_members) {
     const auto oldest = std::min_element(members_.begin(), members_.end(), [](const auto& a, const auto& b) {
@@ -252,7 +252,7 @@ PrintedJson Picture::json() const {
          {"state", row.state},
          {"note", row.note}});
   };
-  for (const auto& [life, row] : members_) add_row(life.first, life.second, row);
+  for (const auto& [key, row] : members_) add_row(key.first, key.second, row);
   for (const auto& [address, row] : strangers_) add_row("", 0, row);
   std::stable_sort(members.begin(), members.end(), [](const PrintedJson& a, const PrintedJson& b) {
     const auto place = [](const PrintedJson& member) {
@@ -278,7 +278,7 @@ PrintedJson Picture::json() const {
     if (agent.references) references.push_back(references_json(agent));
 
   PrintedJson timeline = PrintedJson::array();
-  for (const auto& [life, lane] : spans_) {
+  for (const auto& [key, lane] : spans_) {
     const auto lanes = rpc::lanes_of(lane.spans.spans);
     const std::int64_t ahead = lane.spans.clock.ahead;
     PrintedJson spans = PrintedJson::array();
@@ -293,7 +293,7 @@ PrintedJson Picture::json() const {
     }
     const std::size_t count = lanes.empty() ? 0 : *std::max_element(lanes.begin(), lanes.end()) + 1;
     timeline.push_back(
-        {{"agent", life.first}, {"dropped", lane.dropped}, {"lanes", count}, {"spans", std::move(spans)}});
+        {{"agent", key.first}, {"dropped", lane.dropped}, {"lanes", count}, {"spans", std::move(spans)}});
   }
 
   return {{"time", seconds(last_.time - first_)},

@@ -48,7 +48,7 @@ class Picture {
   PrintedJson json() const;
 
  private:
-  using Life = std::pair<std::string, std::uint64_t>;  // a name and an incarnation
+  using AgentKey = std::pair<std::string, std::uint64_t>;  // a name and an incarnation
   struct Row {
     std::optional<std::size_t> rank;
     std::string address, state, note;
@@ -70,12 +70,12 @@ class Picture {
   std::int64_t first_ = 0;
   std::uint64_t samples_ = 0;
   JobSample last_;
-  std::map<Life, Row> members_;
+  std::map<AgentKey, Row> members_;
   std::map<std::string, Row> strangers_;  // by address: agents that never answered
-  std::map<Life, rpc::AgentStats> stats_;
+  std::map<AgentKey, rpc::AgentStats> stats_;
   std::map<std::string, PrintedJson> rates_;  // by agent
   Charts gauges_, charts_;
-  std::map<Life, Lane> spans_;
+  std::map<AgentKey, Lane> spans_;
 };
 
 }  // namespace weft::tool

@@ -2,8 +2,8 @@
 // (shm/), or in levels of both (hosts/).
 //
 // backend_of() (group_making.cc) selects one when a group is created, and the group owns it. The backend
-// outlives its collectives. Thread-safety: call member_left() and stop() in the group's turn (turns.h), and
-// all other functions on any thread.
+// outlives its collectives. Thread-safety: call member_left() and stop() in the group's turn (job_queue.h),
+// and all other functions on any thread.
 #pragma once
 
 #include <weft/parallel/collectives/internal/group/collective_in_flight.h>

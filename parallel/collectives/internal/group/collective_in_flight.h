@@ -3,8 +3,8 @@
 //
 // GroupCollectives numbers a collective, watches its deadline and completes its promise; the derived class
 // reports its progress there. The object is shared by the group and by the jobs that run it, and keeps its
-// group alive. Thread-safety: call the functions in the group's turn (turns.h), except where a comment states
-// otherwise.
+// group alive. Thread-safety: call the functions in the group's turn (job_queue.h), except where a comment
+// states otherwise.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_recorder.h>

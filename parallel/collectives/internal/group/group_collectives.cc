@@ -139,7 +139,7 @@ void GroupCollectives::exchange_signatures(const Pointer& collective) {
     collective->disagrees_ = true;
     collective->close();
     signatures[group_.rank()] = collective->text();
-    failure_.tell_others<&GroupService::disagree>(group_.id(), collective->sequence(), collective->text());
+    failure_.notify_others<&GroupService::disagree>(group_.id(), collective->sequence(), collective->text());
     collective->on_difference();
   }
   if (static_cast<int>(signatures.size()) == group_.size()) differed(collective, signatures);

@@ -409,7 +409,7 @@ Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Timeout 
       compares = true;
       for (const PointToPoint& each : messages) {
         if (each.kind == PointToPoint::Kind::recv) note_writes({&each.tensor, 1});
-        const Message message{
+        const GroupMessage message{
             .tag = message_tag,
             .type = type_of(each.tensor) + " on " + type_name(device) + ", tag " + std::to_string(each.tag),
             .site = site,

@@ -56,7 +56,7 @@ rpc::Future<void> GroupFailure::leave() {
 void GroupFailure::leave_now() {
   if (ended_) return;
   const bool idle = std::none_of(parts_.begin(), parts_.end(), [](const auto* part) { return part->busy(); });
-  if (idle) tell_others<&GroupService::left>(group_.id());
+  if (idle) notify_others<&GroupService::left>(group_.id());
   fail_now(group_.error(rpc::ErrorKind::shut_down, group_.describe(group_.rank()) + " has left"), !idle,
            false);
 }
@@ -119,7 +119,7 @@ void GroupFailure::fail_now(const rpc::Error& error, bool tell, bool write) {
       group_.loop()->post([this, alive] { group_.run([this, alive] { fail_futures(); }); });
     });
   writing_ = static_cast<bool>(write_dumps);
-  if (tell) tell_others<&GroupService::failed>(group_.id(), error.kind(), std::string(error.what()));
+  if (tell) notify_others<&GroupService::failed>(group_.id(), error.kind(), std::string(error.what()));
   for (GroupPart* const part : parts_) part->stop(error);
   writing_ ? write_dumps() : fail_futures();
 }

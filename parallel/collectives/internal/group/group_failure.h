@@ -98,7 +98,7 @@ class WEFT_EXPORT GroupFailure final : public FlightWriter::Source {
   // Calls check_deadlines() of the parts at that time.
   void arm(rpc::Clock::time_point when);
   template <auto Method, class... Arguments>
-  void tell_others(const Arguments&... arguments) {
+  void notify_others(const Arguments&... arguments) {
     for (int rank = 0; rank < group_.size(); ++rank)
       if (rank != group_.rank() && !left_.contains(rank))
         group_.notify<Method>(rank, [](rpc::Result<void>&&) {}, arguments...);

@@ -5,14 +5,14 @@
 namespace weft::collectives {
 
 GroupMember::GroupMember(std::shared_ptr<rpc::AgentCore> agent, GroupId id, Options options,
-                         std::vector<rpc::AgentId> members, int rank, Turns::Failed failed)
+                         std::vector<rpc::AgentId> members, int rank, JobQueue::Failed failed)
     : agent_(std::move(agent)),
       id_(id),
       options_(std::move(options)),
       members_(std::move(members)),
       rank_(rank),
       loop_(agent_->pick_loop()),
-      turns_(std::move(failed)) {
+      queue_(std::move(failed)) {
   for (const rpc::AgentId& member : members_)
     peers_.push_back(rpc::Peer(agent_, agent_->routes().to_name(member.name, {}))
                          .with({.timeout = rpc::no_timeout})

@@ -1,14 +1,14 @@
 // GroupMember: one member's place in a group: its rank, the other members, and the turn of its jobs.
 //
 // The base of GroupCore, which the objects that guard the group's state (GroupFailure, GroupCollectives, …)
-// use and keep alive by shared_from_this(). Jobs run one at a time (turns.h): messages of other members run
-// on the loop that receives them, operations of this member's program run on the group's loop or, if
+// use and keep alive by shared_from_this(). Jobs run one at a time (job_queue.h): messages of other members
+// run on the loop that receives them, operations of this member's program run on the group's loop or, if
 // `inlined`, on the caller's thread. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/flight/flight_recorder.h>
 #include <weft/parallel/collectives/internal/group/group_service.h>
-#include <weft/parallel/collectives/internal/group/turns.h>
+#include <weft/parallel/collectives/internal/group/job_queue.h>
 #include <weft/parallel/collectives/operation/group_options.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/peer.h>
@@ -71,23 +71,23 @@ class WEFT_EXPORT GroupMember : public std::enable_shared_from_this<GroupMember>
     error == nullptr ? recorder_.done(ticket) : recorder_.failed(ticket, text_of(error));
   }
 
-  // Run a job in turn: run() and run_first() as Turns; post() on another thread; run_one() on this thread if
-  // it is the only job, else on the loop. If the agent has ended, these two run the job at
-  // once, because the loop may not run any more.
-  void run(rpc::Callback job) { turns_.run(std::move(job)); }
+  // Run a job in turn: run() and run_first() as JobQueue; post() on another thread; run_one() on this thread
+  // if it is the only job, else on the loop. If the agent has ended, these two run the job at once, because
+  // the loop may not run any more.
+  void run(rpc::Callback job) { queue_.run(std::move(job)); }
   void post(rpc::Callback job) {
     if (agent_->ended()) return run(std::move(job));
-    turns_.post(std::move(job), *loop_, shared_from_this());
+    queue_.post(std::move(job), *loop_, shared_from_this());
   }
   void run_one(rpc::Callback job) {
     if (agent_->ended()) return run(std::move(job));
-    turns_.run_one(std::move(job), *loop_, shared_from_this());
+    queue_.run_one(std::move(job), *loop_, shared_from_this());
   }
-  void run_first(rpc::Callback job) { turns_.run_first(std::move(job), *loop_, shared_from_this()); }
+  void run_first(rpc::Callback job) { queue_.run_first(std::move(job), *loop_, shared_from_this()); }
 
  protected:
   GroupMember(std::shared_ptr<rpc::AgentCore> agent, GroupId id, Options options,
-              std::vector<rpc::AgentId> members, int rank, Turns::Failed failed);
+              std::vector<rpc::AgentId> members, int rank, JobQueue::Failed failed);
   ~GroupMember() = default;
 
  private:
@@ -99,7 +99,7 @@ class WEFT_EXPORT GroupMember : public std::enable_shared_from_this<GroupMember>
   const std::shared_ptr<rpc::Loop> loop_;
   std::vector<rpc::Peer> peers_;  // by rank
   FlightRecorder recorder_;
-  Turns turns_;
+  JobQueue queue_;
 };
 
 }  // namespace weft::collectives

@@ -10,7 +10,7 @@ constexpr std::size_t min_lent_bytes = 16 << 10;
 
 }  // namespace
 
-rpc::Future<void> GroupMessages::send(int to, Message message) {
+rpc::Future<void> GroupMessages::send(int to, GroupMessage message) {
   rpc::Promise<void> promise;
   const std::string what =
       "send(" + message.type + ", to " + std::to_string(to) + ") at " + rpc::site_text(message.site);
@@ -21,7 +21,7 @@ rpc::Future<void> GroupMessages::send(int to, Message message) {
   return future;
 }
 
-void GroupMessages::send_now(int to, const std::string& what, const Message& message,
+void GroupMessages::send_now(int to, const std::string& what, const GroupMessage& message,
                              rpc::Promise<void> promise) {
   if (failure_.error()) return promise.fail(*failure_.error());
   if (failure_.ranks_that_left().contains(to))
@@ -34,7 +34,7 @@ void GroupMessages::send_now(int to, const std::string& what, const Message& mes
                                                .bytes = message.bytes.size(),
                                                .peer = to,
                                                .tag = message.tag});
-  sent_.emplace(number, Sent{to, what, deadline, std::move(promise), ticket});
+  sent_.emplace(number, SentMessage{to, what, deadline, std::move(promise), ticket});
   failure_.arm(deadline);
   const rpc::Peer& peer = group_.peer(to);
   const auto offset =
@@ -64,7 +64,7 @@ void GroupMessages::send_over(std::uint64_t number, const rpc::Result<void>& res
   } catch (...) {
     return failure_.not_sent(found->second.to, std::current_exception());
   }
-  Sent sent = std::move(found->second);
+  SentMessage sent = std::move(found->second);
   sent_.erase(found);
   group_.note_end(sent.ticket, outcome.ok() ? nullptr : outcome.error());
   sent.promise.complete(std::move(outcome));
@@ -74,32 +74,32 @@ void GroupMessages::decline(PointToPoint::Kind kind, std::optional<int> peer, st
                             std::source_location site, const std::exception_ptr& why) {
   if (peer && (*peer < 0 || *peer >= group_.size())) return;
   // No tensor has this type.
-  Message message{tag, "refused: " + group_.text_of(why), site, {}, std::chrono::nanoseconds::max()};
+  GroupMessage message{tag, "refused: " + group_.text_of(why), site, {}, std::chrono::nanoseconds::max()};
   if (kind == PointToPoint::Kind::send)
     (void)send(*peer, std::move(message));
   else
     (void)receive(peer, std::move(message));
 }
 
-rpc::Future<int> GroupMessages::receive(std::optional<int> from, Message message) {
+rpc::Future<int> GroupMessages::receive(std::optional<int> from, GroupMessage message) {
   const std::size_t size = message.bytes.size();
   return take(from, std::move(message), size).then([](rpc::Result<Mailbox::Received>&& received) {
     return rpc::capture([&] { return std::move(received).get().from; });
   });
 }
 
-rpc::Future<rpc::Buffer> GroupMessages::receive_any_size(int from, Message message) {
+rpc::Future<rpc::Buffer> GroupMessages::receive_any_size(int from, GroupMessage message) {
   return take(from, std::move(message), std::nullopt).then([](rpc::Result<Mailbox::Received>&& received) {
     return rpc::capture([&] { return std::move(received).get().bytes; });
   });
 }
 
-rpc::Future<Mailbox::Received> GroupMessages::receive_tensor(int from, Message message) {
+rpc::Future<Mailbox::Received> GroupMessages::receive_tensor(int from, GroupMessage message) {
   message.type = any_tensor;
   return take(from, std::move(message), std::nullopt);
 }
 
-rpc::Future<Mailbox::Received> GroupMessages::take(std::optional<int> from, Message message,
+rpc::Future<Mailbox::Received> GroupMessages::take(std::optional<int> from, GroupMessage message,
                                                    std::optional<std::size_t> size) {
   auto promise = std::make_shared<rpc::Promise<Mailbox::Received>>();
   const std::string what = "recv(" + message.type + ", from " + (from ? std::to_string(*from) : "any") +

@@ -10,7 +10,7 @@
 namespace weft::collectives {
 
 // One side of a message between two members.
-struct Message {
+struct GroupMessage {
   std::uint64_t tag = 0;
   std::string type;  // "float32[4]"; equal on both sides
   std::source_location site;
@@ -25,10 +25,10 @@ class WEFT_EXPORT GroupMessages final : public GroupPart {
       : group_(group), failure_(failure), backend_(backend), mailbox_(group.describe(group.rank())) {}
 
   // Cancelling a future aborts the group.
-  rpc::Future<void> send(int to, Message message);                     // completes when it has been received
-  rpc::Future<int> receive(std::optional<int> from, Message message);  // returns the sender
-  rpc::Future<rpc::Buffer> receive_any_size(int from, Message message);      // returns the bytes
-  rpc::Future<Mailbox::Received> receive_tensor(int from, Message message);  // of any dtype and shape
+  rpc::Future<void> send(int to, GroupMessage message);  // completes when it has been received
+  rpc::Future<int> receive(std::optional<int> from, GroupMessage message);        // returns the sender
+  rpc::Future<rpc::Buffer> receive_any_size(int from, GroupMessage message);      // returns the bytes
+  rpc::Future<Mailbox::Received> receive_tensor(int from, GroupMessage message);  // of any dtype and shape
   // Takes the place of a message that this rank refuses with the error `why`: the other side fails with
   // invalid_argument and the text of `why`. peer: nullopt: any rank. An invalid rank has no other side.
   void decline(PointToPoint::Kind kind, std::optional<int> peer, std::uint64_t tag, std::source_location site,
@@ -47,16 +47,16 @@ class WEFT_EXPORT GroupMessages final : public GroupPart {
   void fail(const rpc::Error& error) override;
 
  private:
-  struct Sent {  // a message that was sent and is not received yet
+  struct SentMessage {  // a message that was sent and is not received yet
     int to;
     std::string what;
     rpc::Clock::time_point deadline;
     rpc::Promise<void> promise;
     FlightRecorder::Ticket ticket;
   };
-  void send_now(int to, const std::string& what, const Message& message, rpc::Promise<void> promise);
+  void send_now(int to, const std::string& what, const GroupMessage& message, rpc::Promise<void> promise);
   void send_over(std::uint64_t number, const rpc::Result<void>& result);
-  rpc::Future<Mailbox::Received> take(std::optional<int> from, Message message,
+  rpc::Future<Mailbox::Received> take(std::optional<int> from, GroupMessage message,
                                       std::optional<std::size_t> size);
 
   GroupMember& group_;
@@ -65,7 +65,7 @@ class WEFT_EXPORT GroupMessages final : public GroupPart {
 
   // In turn:
   Mailbox mailbox_;
-  std::map<std::uint64_t, Sent> sent_;  // by number
+  std::map<std::uint64_t, SentMessage> sent_;  // by number
   std::uint64_t sends_ = 0;
 };
 

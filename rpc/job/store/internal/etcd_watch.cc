@@ -6,8 +6,8 @@ namespace weft::rpc::detail {
 namespace {
 
 constexpr auto reopen_pause = std::chrono::milliseconds{50};
-constexpr int looks_before_closing = 3;
-constexpr int looks_before_reopening = 6;  // of a silent stream; twice the timeout
+constexpr int checks_before_closing = 3;
+constexpr int checks_before_reopening = 6;  // of a silent stream; twice the timeout
 
 }  // namespace
 
@@ -59,7 +59,7 @@ void EtcdWatch::on_events(EtcdEvents&& events, std::uint64_t from) {
   if (events.created) {
     if (from == 0) copy_.restart(last_ = events.version, jobs);
     stage_ = Stage::open;
-    idle_looks_ = silent_looks_ = 0;
+    idle_checks_ = silent_checks_ = 0;
     watch_over();
     for (auto& opener : std::exchange(openers_, {})) opener.complete(Result<void>{});
   }
@@ -97,17 +97,17 @@ void EtcdWatch::watch_over() {
       loop_->now() + timeout_ / 3, while_alive(this, [](EtcdWatch& self) {
         self.timer_ = 0;
         if (self.copy_.waits() != 0) {
-          self.idle_looks_ = 0;
-        } else if (++self.idle_looks_ == looks_before_closing) {
+          self.idle_checks_ = 0;
+        } else if (++self.idle_checks_ == checks_before_closing) {
           self.stop();
           self.last_ = 0;
           return;
         }
         if (std::exchange(self.heard_, false)) {
-          self.silent_looks_ = 0;
+          self.silent_checks_ = 0;
           return self.watch_over();
         }
-        if (++self.silent_looks_ == looks_before_reopening)
+        if (++self.silent_checks_ == checks_before_reopening)
           return self.on_ended(Error(ErrorKind::unavailable, "the watch has been silent"));
         self.client_.probe(self.stream_, self.prefix_, self.loop_->now() + self.timeout_ / 3)
             .then(while_alive(&self, [turn = self.turn_](EtcdWatch& watch, Result<void>&& alive) {

@@ -49,9 +49,9 @@ class EtcdWatch : public std::enable_shared_from_this<EtcdWatch> {
   Clock::time_point give_up_{};  // the time at which opening fails
   std::vector<Promise<void>> openers_;
   Loop::TimerId timer_ = 0;
-  bool heard_ = false;    // something arrived from the stream since the last check
-  int idle_looks_ = 0;    // checks in a row without a wait
-  int silent_looks_ = 0;  // checks in a row without a message
+  bool heard_ = false;     // something arrived from the stream since the last check
+  int idle_checks_ = 0;    // checks in a row without a wait
+  int silent_checks_ = 0;  // checks in a row without a message
 };
 
 }  // namespace weft::rpc::detail

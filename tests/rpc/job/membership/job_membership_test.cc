@@ -129,8 +129,8 @@ class JobMembershipTest : public testing::Test {
     AgentOptions options{.name = name, .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 1};
     options.log = [](const LogRecord&) {};
     One one{std::make_shared<FaultyStore>(store), std::make_shared<AgentCore>(options, nullptr), nullptr};
-    detail::Place place{.store = one.store, .towards = "127.0.0.1", .loop = one.core->pick_loop()};
-    one.membership = detail::JobMembership::install(one.core, rendezvous, std::move(place));
+    detail::StoreAccess access{.store = one.store, .towards = "127.0.0.1", .loop = one.core->pick_loop()};
+    one.membership = detail::JobMembership::install(one.core, rendezvous, std::move(access));
     one.core->listen();
     members_.push_back(std::move(one));
     return members_.back();

@@ -1,4 +1,4 @@
-// Place: the store of a job, where it is kept, and how this agent closes it.
+// StoreAccess: the store of a job, where it is kept, and how this agent closes it.
 #pragma once
 
 #include <weft/rpc/endpoint/agent_core.h>
@@ -11,7 +11,7 @@
 
 namespace weft::rpc::detail {
 
-struct Place {
+struct StoreAccess {
   std::shared_ptr<Store> store;
   bool with_host = false;  // the host's agent keeps the store, which ends with that agent
   // The name of a host. Peers reach this host at its local address on the route to that host.
@@ -21,7 +21,7 @@ struct Place {
   std::function<Future<void>()> discard;  // removes the store, at the end of a fixed world
 };
 
-// The Place of a Rendezvous. Throws invalid_argument if its URL or the agent's options are invalid.
-Place place_of_store(const std::shared_ptr<AgentCore>& core, const Rendezvous& rendezvous);
+// The StoreAccess of a Rendezvous. Throws invalid_argument if its URL or the agent's options are invalid.
+StoreAccess store_access(const std::shared_ptr<AgentCore>& core, const Rendezvous& rendezvous);
 
 }  // namespace weft::rpc::detail

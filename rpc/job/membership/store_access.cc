@@ -1,4 +1,4 @@
-#include <weft/rpc/job/membership/place.h>
+#include <weft/rpc/job/membership/store_access.h>
 
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/endpoint/peer.h>
@@ -16,18 +16,19 @@ constexpr const char* no_hosts_address = "192.0.2.1";  // of a network for docum
 
 // The Place of a store in this process. If the store has its own loop, close() also stops the loop.
 template <class S>
-Place place_of(std::shared_ptr<S> store, std::shared_ptr<Loop> loop, bool own_loop, std::string towards) {
-  Place place{store, false, std::move(towards), loop, nullptr, [store] { return store->discard(); }};
-  place.close = [store, loop = own_loop ? loop : nullptr] {
+StoreAccess access_to(std::shared_ptr<S> store, std::shared_ptr<Loop> loop, bool own_loop,
+                      std::string towards) {
+  StoreAccess access{store, false, std::move(towards), loop, nullptr, [store] { return store->discard(); }};
+  access.close = [store, loop = own_loop ? loop : nullptr] {
     store->close();
     if (loop != nullptr) loop->stop();
   };
-  return place;
+  return access;
 }
 
 }  // namespace
 
-Place place_of_store(const std::shared_ptr<AgentCore>& core, const Rendezvous& rendezvous) {
+StoreAccess store_access(const std::shared_ptr<AgentCore>& core, const Rendezvous& rendezvous) {
   const std::string& url = rendezvous.store;
   const auto agents = core->pick_loop();
   // The program may block its io_context.
@@ -37,22 +38,22 @@ Place place_of_store(const std::shared_ptr<AgentCore>& core, const Rendezvous& r
   };
   if (url.starts_with("file:")) {
     auto store = std::make_shared<FileStore>(FileStore::path_of(url));
-    return place_of(std::move(store), steady(), own_loop, no_hosts_address);
+    return access_to(std::move(store), steady(), own_loop, no_hosts_address);
   }
   if (url.starts_with("etcd:")) {
     const EtcdStoreOptions options = EtcdStore::options_of(url);
     const auto loop = steady();
-    return place_of(std::make_shared<EtcdStore>(loop, options), loop, own_loop,
-                    Address::parse("tcp://" + options.servers.front()).host);
+    return access_to(std::make_shared<EtcdStore>(loop, options), loop, own_loop,
+                     Address::parse("tcp://" + options.servers.front()).host);
   }
   const Address address = Address::parse(url);
-  Place place;
-  place.with_host = true;
-  place.loop = agents;  // the store's replies arrive on the agent's loops
-  place.towards = address.host.empty() ? no_hosts_address : address.host;
+  StoreAccess access;
+  access.with_host = true;
+  access.loop = agents;  // the store's replies arrive on the agent's loops
+  access.towards = address.host.empty() ? no_hosts_address : address.host;
   if (rendezvous.rank != 0) {
-    place.store = std::make_shared<RemoteStore>(Peer(core, core->routes().to_address(url)));
-    return place;
+    access.store = std::make_shared<RemoteStore>(Peer(core, core->routes().to_address(url)));
+    return access;
   }
   if (core->options().listen.empty())
     throw Error(ErrorKind::invalid_argument, "rank 0 keeps the store at " + address.text() +
@@ -63,9 +64,9 @@ Place place_of_store(const std::shared_ptr<AgentCore>& core, const Rendezvous& r
   if (rendezvous.fixed_world && job != rendezvous.metadata.end())
     store->set(job->first, job->second).then([](Result<void>&&) {});
   serve_store(*core, store);
-  place.close = [store] { store->close(); };
-  place.store = std::move(store);
-  return place;
+  access.close = [store] { store->close(); };
+  access.store = std::move(store);
+  return access;
 }
 
 }  // namespace weft::rpc::detail

@@ -1,4 +1,4 @@
-// Turns: runs jobs one at a time, in the given order.
+// JobQueue: runs jobs one at a time, in the given order.
 //
 // run() is for short work that must run in turn at once, without a change of threads: if no thread is running
 // jobs, the caller runs the earlier jobs, its own, and the jobs that are added meanwhile. post() leaves the
@@ -17,10 +17,10 @@
 
 namespace weft::collectives {
 
-class Turns {
+class JobQueue {
  public:
   using Failed = rpc::UniqueFunction<void(const std::exception_ptr&)>;  // on the thread that ran the job
-  explicit Turns(Failed failed) : failed_(std::move(failed)) {}
+  explicit JobQueue(Failed failed) : failed_(std::move(failed)) {}
 
   void run(rpc::Callback job) {
     rpc::MutexLock lock(mutex_);
