@@ -8,6 +8,7 @@
 #include <weft/rpc/codec/struct_codec.h>
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/core/future.h>
+#include <weft/rpc/core/shared_future.h>
 #include <weft/rpc/core/task.h>
 #include <weft/rpc/core/when_all.h>
 #include <weft/rpc/endpoint/peer.h>

@@ -12,13 +12,12 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
-#include <weft/rpc/core/site_text.h>
+#include <weft/rpc/core/site.h>
 #include <weft/rref/reference.h>
 #include <weft/rref/stored_object.h>
 
 #include <concepts>
 #include <ostream>
-#include <source_location>
 
 namespace weft::rref {
 
@@ -192,8 +191,7 @@ using Stored = std::conditional_t<std::is_void_v<T>, rpc::Unit, T>;
 
 // The peer that creates an object, and the location in the program.
 struct PeerAndSite {
-  PeerAndSite(const rpc::Peer& p, std::source_location s = std::source_location::current())
-      : peer(p), site(rpc::site_text(s)) {}
+  PeerAndSite(const rpc::Peer& p, rpc::Site s = rpc::Site::current()) : peer(p), site(s.text()) {}
   const rpc::Peer& peer;
   std::string site;
 };
@@ -329,11 +327,11 @@ auto remote(detail::PeerAndSite creator, Given&&... given) {
 // Makes an RRef to a value on this agent. value: the value itself, a shared_ptr to it, or a holder with ptr()
 // (torch::nn modules). Receivers of the RRef may call the methods of the value's service.
 template <class Given>
-auto local(rpc::Agent& agent, Given value, std::source_location site = std::source_location::current()) {
+auto local(rpc::Agent& agent, Given value, rpc::Site site = rpc::Site::current()) {
   const auto adopt = [&]<class T>(std::shared_ptr<T> object) {
     if constexpr (rpc::Served<T>) detail::serve_methods<T>(agent.methods());
-    return RRef<T>(detail::adopt(agent, rpc::detail::kept(std::move(object)), detail::object_type<T>(),
-                                 rpc::site_text(site)));
+    return RRef<T>(
+        detail::adopt(agent, rpc::detail::kept(std::move(object)), detail::object_type<T>(), site.text()));
   };
   if constexpr (requires { value.ptr(); }) {
     return adopt(value.ptr());

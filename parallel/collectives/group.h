@@ -31,13 +31,13 @@
 #include <weft/parallel/collectives/plan/operation.h>
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/codec/packed.h>
+#include <weft/rpc/core/site.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
 #include <filesystem>
 #include <optional>
-#include <source_location>
 #include <string>
 #include <vector>
 
@@ -65,7 +65,7 @@ class WEFT_EXPORT Group {
  public:
   // The source location of a call. Leave the parameter at its default: errors and the flight recorder show
   // the location.
-  using Site = std::source_location;
+  using Site = rpc::Site;
 
   // Creates a group. Call it on all members. The agent must have collectives::layer(), must have joined its
   // job, and must outlive the future. Errors: those of Job::all_gather; invalid_argument if this agent is not

@@ -1,16 +1,17 @@
 // Future<T>: the result of an operation that runs already. Promise<T>: the end that completes the future.
 //
-// A future has one consumer. The consumer uses get() on a thread of the program, co_await in a Task, then(f),
-// or async_get(token) with any Asio completion token. as_result() makes a future whose value is the
-// Result<T>, so that an error is a value instead of an exception. If a future is destroyed, the operation
-// continues. cancel() requests an early end; the future still completes exactly once. A promise that is
-// destroyed without completion completes with ErrorKind::aborted. An empty future, which was consumed or
-// moved from, throws ErrorKind::failed_precondition when it is used. If a continuation throws, the agent that
-// completes the future logs and counts the exception, and drops it. Thread-safety: the two ends may be used
-// from different threads, and each end by one thread at a time.
+// A future has one consumer; SharedFuture has several. The consumer uses get() on a thread of the program,
+// co_await in a Task, then(f), or async_get(token) with any Asio completion token. as_result() makes a future
+// whose value is the Result<T>, so that an error is a value instead of an exception. If a future is
+// destroyed, the operation continues. cancel() requests an early end; the future still completes exactly
+// once. A promise that is destroyed without completion completes with ErrorKind::aborted. An empty future,
+// which was consumed or moved from, throws ErrorKind::failed_precondition when it is used. If a continuation
+// throws, the agent that completes the future logs and counts the exception, and drops it. Thread-safety: the
+// two ends may be used from different threads, and each end by one thread at a time.
 #pragma once
 
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/core/executor.h>
 #include <weft/rpc/core/loop.h>
 #include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/result.h>
@@ -34,6 +35,8 @@ namespace weft::rpc {
 
 template <class T>
 class Future;
+template <class T>
+class SharedFuture;
 
 // A request to the operation. cancel: end early. title: return the text that names the operation in errors
 // ("worker1: market.last").
@@ -106,6 +109,16 @@ template <class T>
 struct Flatten<Result<T>> {
   using Type = T;
 };
+
+// The value, Result or exception of a continuation.
+template <class Next, class F, class T>
+Result<Next> outcome_of(F& f, Result<T>&& result) {
+  try {
+    return f(std::move(result));
+  } catch (...) {
+    return std::current_exception();
+  }
+}
 
 // Wakes one blocked thread.
 class WEFT_EXPORT Latch {
@@ -261,13 +274,35 @@ class [[nodiscard]] Future {
       Promise<Next> promise = follow<Next>(state);
       Future<Next> next = promise.future();
       state->consume([f = std::move(f), promise = std::move(promise)](Result<T>&& result) mutable {
-        promise.complete([&]() -> Result<Next> {
+        promise.complete(detail::outcome_of<Next>(f, std::move(result)));
+      });
+      return next;
+    }
+  }
+
+  // Like then(f), but f runs in a job of the executor, where it may block if the executor permits that. The
+  // executor's sink receives what an f that returns void throws.
+  template <class F>
+  auto then(Executor& executor, F f) {
+    using Returned = std::invoke_result_t<F&, Result<T>>;
+    if constexpr (std::is_void_v<Returned>) {
+      then([&executor, f = std::move(f)](Result<T>&& result) mutable {
+        executor.post([f = std::move(f), result = std::move(result), sink = executor.exceptions()]() mutable {
           try {
-            return f(std::move(result));
+            f(std::move(result));
           } catch (...) {
-            return std::current_exception();
+            detail::continuation_threw(nullptr, sink.get());
           }
-        }());
+        });
+      });
+    } else {
+      using Next = typename detail::Flatten<Returned>::Type;
+      Promise<Next> promise = follow<Next>(held());
+      Future<Next> next = promise.future();
+      then([&executor, f = std::move(f), promise = std::move(promise)](Result<T>&& result) mutable {
+        executor.post([f = std::move(f), promise = std::move(promise), result = std::move(result)]() mutable {
+          promise.complete(detail::outcome_of<Next>(f, std::move(result)));
+        });
       });
       return next;
     }
@@ -314,6 +349,7 @@ class [[nodiscard]] Future {
 
  private:
   friend class Promise<T>;
+  friend class SharedFuture<T>;
   explicit Future(std::shared_ptr<detail::FutureState<T>> state) : state_(std::move(state)) {}
 
   const std::shared_ptr<detail::FutureState<T>>& held() const {

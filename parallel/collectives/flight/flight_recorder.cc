@@ -1,6 +1,6 @@
 #include <weft/parallel/collectives/flight/flight_recorder.h>
 
-#include <weft/rpc/core/site_text.h>
+#include <weft/rpc/core/site.h>
 
 #include <algorithm>
 #include <bit>
@@ -121,7 +121,7 @@ FlightEntry FlightRecorder::entry_of(const Slot& slot, const FlightClock::Scale&
   entry.number = slot.ticket;
   entry.sequence = operation.sequence;
   entry.text = slot.meaning;
-  if (operation.site.line() != 0) entry.site = rpc::site_text(operation.site);
+  if (operation.site.known()) entry.site = operation.site.text();
   entry.bytes = operation.bytes;
   entry.peer = operation.peer;
   entry.tag = operation.tag;

@@ -10,10 +10,10 @@
 #include <weft/parallel/collectives/flight/flight_clock.h>
 #include <weft/parallel/collectives/flight/flight_entry.h>
 #include <weft/parallel/collectives/flight/spin_lock.h>
+#include <weft/rpc/core/site.h>
 
 #include <map>
 #include <memory>
-#include <source_location>
 #include <string_view>
 #include <vector>
 
@@ -28,7 +28,7 @@ struct FlightOperation {
   std::uint64_t sequence = 0;  // of a collective or a round of values
   std::string_view meaning;    // begin() copies it
   Render render = nullptr;     // converts `meaning` to text; null: `meaning` is text
-  std::source_location site{};
+  rpc::Site site{};
   std::uint64_t bytes = 0;
   int peer = -1;  // for a message; -1: any
   std::uint64_t tag = 0;

@@ -1,6 +1,7 @@
 #include <weft/rpc/core/future.h>
 
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/testing/wait.h>
 
 #include <asio/awaitable.hpp>
@@ -13,6 +14,8 @@
 #include <asio/post.hpp>
 #include <asio/thread_pool.hpp>
 #include <asio/use_awaitable.hpp>
+
+#include <future>
 
 #include "tests/support/errors.h"
 
@@ -99,25 +102,22 @@ TEST(Future, ThenReturnsAFutureOfTheContinuationsResult) {
   EXPECT_EQ(text.get(), "42");
 }
 
-// A program gives one result to several consumers, because a future has one.
-TEST(Future, OneContinuationCompletesTheFuturesOfSeveralConsumers) {
-  const auto among = [](Future<int> from, std::size_t consumers) {
-    std::vector<Promise<int>> promises(consumers);
-    std::vector<Future<int>> futures;
-    for (auto& promise : promises) futures.push_back(promise.future());
-    std::move(from).then([promises = std::move(promises)](Result<int>&& result) mutable {
-      for (auto& promise : promises)
-        promise.complete(result.ok() ? Result<int>(result.value()) : Result<int>(result.error()));
-    });
-    return futures;
-  };
-  Promise<int> good, bad;
-  auto values = among(good.future(), 10), errors = among(bad.future(), 10);
-  for (auto& each : values) EXPECT_FALSE(each.ready());
-  good.complete(4);
-  bad.fail(std::make_exception_ptr(Error(ErrorKind::aborted, "no value")));
-  for (auto& each : values) EXPECT_EQ(each.get(), 4);
-  for (auto& each : errors) EXPECT_EQ(kind_of([&] { each.get(); }), ErrorKind::aborted);
+TEST(Future, ThenRunsOnItsExecutor) {
+  HandlerPool pool(1);
+  const auto here = [](auto&&) { return std::this_thread::get_id(); };
+  Promise<int> promise;
+  auto later = promise.future().then(pool, here);
+  promise.complete(5);
+  const auto thread = later.get();
+  EXPECT_NE(thread, std::this_thread::get_id());
+  EXPECT_EQ(Future<int>::made(3).then(pool, here).get(), thread);
+  auto failed =
+      Future<int>::made(3).then(pool, [](auto&&) -> int { throw Error(ErrorKind::not_found, "gone"); });
+  EXPECT_EQ(kind_of([&] { return failed.get(); }), ErrorKind::not_found);
+  std::promise<void> reported;
+  pool.exceptions()->set_handler([&](const std::string&) { reported.set_value(); });
+  Future<int>::made(3).then(pool, [](auto&&) { throw Error(ErrorKind::not_found, "gone"); });
+  reported.get_future().wait();
 }
 
 TEST(Future, AnExceptionInThenFailsTheNextFuture) {

@@ -46,7 +46,7 @@ rpc::Future<void> GroupCollectives::start(Collective collective, bool inlined) {
 
 // Nothing waits for this rank's part, so it has no deadline.
 rpc::Future<void> GroupCollectives::decline(Operation operation, std::optional<c10::DeviceType> device,
-                                            std::source_location site, const std::exception_ptr& why) {
+                                            rpc::Site site, const std::exception_ptr& why) {
   Collective refused;
   refused.signature.operation = operation;
   refused.signature.device = device;

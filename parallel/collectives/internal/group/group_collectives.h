@@ -25,8 +25,8 @@ class WEFT_EXPORT GroupCollectives final : public GroupPart {
   rpc::Future<void> start(Collective collective, bool inlined = false);
   // Takes the place of a call that this rank refuses with the error `why`: the collective fails on all other
   // ranks with invalid_argument and the text of `why`. Returns a future with `why`.
-  rpc::Future<void> decline(Operation operation, std::optional<c10::DeviceType> device,
-                            std::source_location site, const std::exception_ptr& why);
+  rpc::Future<void> decline(Operation operation, std::optional<c10::DeviceType> device, rpc::Site site,
+                            const std::exception_ptr& why);
   // Whether this member has started the collective of that number.
   bool has_begun(std::uint64_t sequence) const {
     return sequence < std::max(begun_.load(), backend_.begun());

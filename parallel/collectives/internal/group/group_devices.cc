@@ -67,7 +67,7 @@ Future<void> GroupDevices::claim(c10::Device device) {
   return on_.emplace(OnDevice{device, rpc::Promise<void>(loop())}).promise.future();
 }
 
-Future<void> GroupDevices::prepare(c10::Device device, Timeout timeout, const std::source_location& site) {
+Future<void> GroupDevices::prepare(c10::Device device, Timeout timeout, const rpc::Site& site) {
   // Only this thread knows its current device. If a device does not exist, make_offer() reports it to all
   // members, on a thread that may call CUDA.
   if (!device.has_index())
@@ -91,14 +91,13 @@ Future<void> GroupDevices::prepare(c10::Device device, Timeout timeout, const st
 }
 
 // Runs in the background: loading NCCL and creating its id may block, and the caller may be a loop.
-void GroupDevices::make(c10::Device device, std::chrono::nanoseconds limit,
-                        const std::source_location& site) {
+void GroupDevices::make(c10::Device device, std::chrono::nanoseconds limit, const rpc::Site& site) {
   devices_->run([this, alive = group_.shared_from_this(), device, limit, site,
                  round = values_.reserve_rounds(1)] { make_offer(device, limit, site, round); });
 }
 
-void GroupDevices::make_offer(c10::Device device, std::chrono::nanoseconds limit,
-                              const std::source_location& site, std::uint64_t round) {
+void GroupDevices::make_offer(c10::Device device, std::chrono::nanoseconds limit, const rpc::Site& site,
+                              std::uint64_t round) {
   Offer offer;
   const auto can = rpc::capture([&] {
     const nccl::Device here = devices_->of(nccl::existing(device));
@@ -395,10 +394,10 @@ Future<void> GroupDevices::run(const CollectiveCall& call, Collective comparison
 }
 
 Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Timeout timeout,
-                                    const std::source_location& site) {
+                                    const rpc::Site& site) {
   std::vector<Future<void>> sides;
   bool compares = false;
-  const std::string what = "messages between devices at " + rpc::site_text(site);
+  const std::string what = "messages between devices at " + site.text();
   const auto begun = rpc::capture([&] {
     const c10::Device device = messages.front().tensor.device();
     if (!found(device))

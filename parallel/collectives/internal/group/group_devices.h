@@ -42,7 +42,7 @@ class WEFT_EXPORT GroupDevices final : public GroupPart {
   // Completes when the communicator exists and its ranks are connected. If a member cannot create a
   // communicator, fails with unsupported on all members. prepare() may then be called again; collectives do
   // not create the communicator again.
-  rpc::Future<void> prepare(c10::Device device, Timeout timeout, const std::source_location& site);
+  rpc::Future<void> prepare(c10::Device device, Timeout timeout, const rpc::Site& site);
 
   // Checks the call, and puts it on the current stream of its tensors' device.
   rpc::Future<void> run(const CollectiveCall& call);
@@ -51,8 +51,7 @@ class WEFT_EXPORT GroupDevices final : public GroupPart {
   // Sends and receives the messages in one launch; failed_precondition before prepare(). To compare the two
   // sides of each message, the group also sends a message without data (GroupMessages::send()), in the same
   // order.
-  rpc::Future<void> exchange(std::vector<PointToPoint> messages, Timeout timeout,
-                             const std::source_location& site);
+  rpc::Future<void> exchange(std::vector<PointToPoint> messages, Timeout timeout, const rpc::Site& site);
 
   // See GroupPart. busy(): collectives or messages are in flight.
   bool awaits(int) override { return false; }
@@ -73,8 +72,8 @@ class WEFT_EXPORT GroupDevices final : public GroupPart {
 
   std::optional<nccl::TensorCollectives> found(c10::Device device) const;
   rpc::Future<void> claim(c10::Device device) WEFT_REQUIRES(mutex_);
-  void make(c10::Device device, std::chrono::nanoseconds limit, const std::source_location& site);
-  void make_offer(c10::Device device, std::chrono::nanoseconds limit, const std::source_location& site,
+  void make(c10::Device device, std::chrono::nanoseconds limit, const rpc::Site& site);
+  void make_offer(c10::Device device, std::chrono::nanoseconds limit, const rpc::Site& site,
                   std::uint64_t round);
   void create(c10::Device device, const std::vector<rpc::Buffer>& offers, std::chrono::nanoseconds limit);
   void connect(c10::Device device, nccl::Communicator::Ptr communicator, std::chrono::nanoseconds limit);

@@ -13,7 +13,7 @@ constexpr std::size_t min_lent_bytes = 16 << 10;
 rpc::Future<void> GroupMessages::send(int to, GroupMessage message) {
   rpc::Promise<void> promise;
   const std::string what =
-      "send(" + message.type + ", to " + std::to_string(to) + ") at " + rpc::site_text(message.site);
+      "send(" + message.type + ", to " + std::to_string(to) + ") at " + message.site.text();
   failure_.abort_on_cancel(promise, what);
   auto future = promise.future();
   group_.post([this, alive = group_.shared_from_this(), to, what, message = std::move(message),
@@ -71,7 +71,7 @@ void GroupMessages::send_over(std::uint64_t number, const rpc::Result<void>& res
 }
 
 void GroupMessages::decline(PointToPoint::Kind kind, std::optional<int> peer, std::uint64_t tag,
-                            std::source_location site, const std::exception_ptr& why) {
+                            rpc::Site site, const std::exception_ptr& why) {
   if (peer && (*peer < 0 || *peer >= group_.size())) return;
   // No tensor has this type.
   GroupMessage message{tag, "refused: " + group_.text_of(why), site, {}, std::chrono::nanoseconds::max()};
@@ -103,7 +103,7 @@ rpc::Future<Mailbox::Received> GroupMessages::take(std::optional<int> from, Grou
                                                    std::optional<std::size_t> size) {
   auto promise = std::make_shared<rpc::Promise<Mailbox::Received>>();
   const std::string what = "recv(" + message.type + ", from " + (from ? std::to_string(*from) : "any") +
-                           ") at " + rpc::site_text(message.site);
+                           ") at " + message.site.text();
   failure_.abort_on_cancel(*promise, what);
   auto future = promise->future();
   group_.post([this, alive = group_.shared_from_this(), from, what, size, message = std::move(message),

@@ -13,7 +13,7 @@ namespace weft::collectives {
 struct GroupMessage {
   std::uint64_t tag = 0;
   std::string type;  // "float32[4]"; equal on both sides
-  std::source_location site;
+  rpc::Site site;
   rpc::Buffer bytes;                                // the sent bytes, or the destination
   std::optional<std::chrono::nanoseconds> timeout;  // none: the default of the group
 };
@@ -31,7 +31,7 @@ class WEFT_EXPORT GroupMessages final : public GroupPart {
   rpc::Future<Mailbox::Received> receive_tensor(int from, GroupMessage message);  // of any dtype and shape
   // Takes the place of a message that this rank refuses with the error `why`: the other side fails with
   // invalid_argument and the text of `why`. peer: nullopt: any rank. An invalid rank has no other side.
-  void decline(PointToPoint::Kind kind, std::optional<int> peer, std::uint64_t tag, std::source_location site,
+  void decline(PointToPoint::Kind kind, std::optional<int> peer, std::uint64_t tag, rpc::Site site,
                const std::exception_ptr& why);
 
   // A message of a member. Completes when it has been received. lent: its bytes are in the sender's memory,

@@ -1,17 +1,16 @@
 #include <weft/parallel/collectives/internal/group/group_values.h>
 
 #include <weft/rpc/codec/packed.h>
-#include <weft/rpc/core/site_text.h>
+#include <weft/rpc/core/site.h>
 
 #include <algorithm>
 
 namespace weft::collectives {
 
-rpc::Future<GroupValues::Values> GroupValues::give(RoundKey round, std::string meaning,
-                                                   std::source_location where, rpc::Buffer value,
-                                                   bool wants_all,
+rpc::Future<GroupValues::Values> GroupValues::give(RoundKey round, std::string meaning, rpc::Site where,
+                                                   rpc::Buffer value, bool wants_all,
                                                    std::optional<std::chrono::nanoseconds> timeout) {
-  const std::string site = rpc::site_text(where);
+  const std::string site = where.text();
   rpc::Promise<Values> promise;
   failure_.abort_on_cancel(promise, meaning + " at " + site);
   auto future = promise.future();
@@ -117,7 +116,7 @@ bool GroupValues::awaits(int rank) {
                      [&](const auto& entry) { return !entry.second.contains(rank); });
 }
 
-void GroupValues::launch(const std::string& name, LaunchSequence::Begin begin, std::source_location site,
+void GroupValues::launch(const std::string& name, LaunchSequence::Begin begin, rpc::Site site,
                          std::optional<std::chrono::nanoseconds> timeout) {
   give({.launch = name}, "launch(" + name + ")", site, {}, true, timeout)
       .then([this, alive = group_.shared_from_this(),

@@ -28,11 +28,11 @@ class WEFT_EXPORT GroupValues final : public GroupPart {
   // rank, or no values if wants_all is false. Cancelling the future aborts the group. All members must
   // reserve rounds in the same order; they may give values in any order.
   std::uint64_t reserve_rounds(std::uint64_t count) { return rounds_reserved_.fetch_add(count); }
-  rpc::Future<Values> give(RoundKey round, std::string meaning, std::source_location site, rpc::Buffer value,
+  rpc::Future<Values> give(RoundKey round, std::string meaning, rpc::Site site, rpc::Buffer value,
                            bool wants_all, std::optional<std::chrono::nanoseconds> timeout);
   // Calls `begin` on the group's loop when all members are ready for the launch of that name. All members
   // start their launches in the same order. If the group fails, calls `begin` with its error.
-  void launch(const std::string& name, LaunchSequence::Begin begin, std::source_location site,
+  void launch(const std::string& name, LaunchSequence::Begin begin, rpc::Site site,
               std::optional<std::chrono::nanoseconds> timeout);
 
   // On rank 0: the value of a member. limit: the timeout of give().

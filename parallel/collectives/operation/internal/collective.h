@@ -5,7 +5,7 @@
 #include <weft/parallel/collectives/operation/internal/reduction.h>
 #include <weft/parallel/collectives/operation/internal/signature.h>
 #include <weft/parallel/collectives/plan/internal/layout.h>
-#include <weft/rpc/core/site_text.h>
+#include <weft/rpc/core/site.h>
 #include <weft/rpc/core/unique_function.h>
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace weft::collectives {
 
 struct Collective {
   Signature signature;
-  std::source_location site;
+  rpc::Site site;
   Layout layout;
   PlanMemory memory;
   std::optional<Reduction> reduction;
@@ -30,7 +30,7 @@ struct Collective {
 
   // "all_reduce(sum, float32[4]) at train.cc:12"
   std::string text() const {
-    return signature.text() + " at " + rpc::site_text(site) + (refusal.empty() ? "" : ": " + refusal);
+    return signature.text() + " at " + site.text() + (refusal.empty() ? "" : ": " + refusal);
   }
 };
 

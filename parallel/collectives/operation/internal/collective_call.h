@@ -8,12 +8,12 @@
 
 #include <weft/parallel/collectives/operation/internal/description.h>
 #include <weft/parallel/collectives/operation/internal/signature.h>
+#include <weft/rpc/core/site.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
 #include <optional>
-#include <source_location>
 #include <span>
 
 namespace weft::collectives {
@@ -25,7 +25,7 @@ struct CollectiveCall {
   std::optional<int> root = {};
   std::optional<ReduceOp> reduction = {};
   std::optional<std::chrono::nanoseconds> timeout = {};  // none: the group's
-  std::source_location site = {};
+  rpc::Site site = {};
 
   // The tensor that determines the dtype and the device of the collective; null for a barrier.
   const at::Tensor* first() const {

@@ -10,7 +10,7 @@ namespace weft::collectives::testing {
 namespace flight_recorder_test {
 
 FlightOperation collective(std::uint64_t sequence, std::string_view text = "barrier()",
-                           std::source_location site = std::source_location::current()) {
+                           rpc::Site site = rpc::Site::current()) {
   return {.sequence = sequence, .meaning = text, .site = site};
 }
 
