@@ -1,6 +1,8 @@
 // Owner snapshots: another agent continues the training from a snapshot with the same results.
 #include <weft/dist_optim/owner_snapshot.h>
 
+#include <weft/dist_optim/local/owned_parameters.h>
+
 #include <functional>
 #include <thread>
 
