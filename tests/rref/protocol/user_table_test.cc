@@ -15,6 +15,7 @@ const rpc::AgentId kBert{"bert", 3000};
 
 const Standing kRegistered{Verdict::registered, ""};
 const Standing kEnded{Verdict::ended, ""};
+const Standing kLeaseLost{Verdict::lease_lost, ""};
 
 class UserTableTest : public testing::Test {
  protected:
@@ -152,6 +153,31 @@ TEST_F(UserTableTest, ChildThatTheUserGaveUpIsFenced) {
   EXPECT_EQ(table.find(parent)->children, 1U);
 }
 
+TEST_F(UserTableTest, ChildThatWasNotSentEndsAtOnce) {
+  const ForkId parent = created();
+  const auto child = table.hand_over(parent, kBert);
+  table.release(parent, out);
+  table.hand_over_ended(child->fork, Outcome::not_sent, out);
+  EXPECT_EQ(count<Send<ForkFence>>(out), 1U) << "the owner learns that the number is used up";
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
+}
+
+TEST_F(UserTableTest, ChildInFlightIsFencedOnceBeforeItsParentIsReleased) {
+  const ForkId parent = created();
+  const auto child = table.hand_over(parent, kBert);
+  table.release(parent, out);
+  table.connection_ended(kOwner, out);
+  EXPECT_EQ(count<Send<ForkFence>>(out), 0U) << "the child is in flight to another agent";
+  table.connection_ended(kBert, out);
+  table.hand_over_ended(child->fork, Outcome::unknown, out);
+  table.agent_lost(kBert, out);
+  ASSERT_EQ(count<Send<ForkFence>>(out), 1U);
+  EXPECT_EQ(all<Send<ForkFence>>(out)[0].message.fork, child->fork);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 0U);
+  table.answered(kOwner, ForkFence{child->rref, child->fork}, kRegistered, out);
+  EXPECT_EQ(count<Send<ForkDelete>>(out), 1U);
+}
+
 // --- Losses ---
 
 TEST_F(UserTableTest, ALeavingAgentReleasesForksThatStillHaveHandles) {
@@ -210,6 +236,26 @@ TEST_F(UserTableTest, ForksFromALostOwnerAreRefused) {
   EXPECT_FALSE(all<Send<ChildSettled>>(out).at(0).message.by_owner);
   EXPECT_FALSE(table.on_fork_probe(kOwner, {lent(1).rref, lent(1).fork}, out).held);
   EXPECT_TRUE(table.live_forks().empty());
+}
+
+TEST_F(UserTableTest, AnyReplyMayReportALostLease) {
+  const ForkId one = created(), two = created();
+  table.release(two, out);
+  table.answered(kOwner, all<Send<ForkDelete>>(out).at(0).message, kLeaseLost, out);
+  EXPECT_EQ(table.find(one)->fault, Fault::lease_lost);
+  EXPECT_FALSE(table.find(two));
+  EXPECT_FALSE(table.create(kOwner, out));
+
+  UserTable added{kAnna};
+  added.receive(kBert, from_bert(0), out);
+  added.answered(kOwner, asked(), kLeaseLost, out);
+  EXPECT_EQ(added.find(from_bert(0).fork)->fault, Fault::lease_lost);
+
+  UserTable fenced{kAnna};
+  const auto target = fenced.create(kOwner, out);
+  fenced.create_ended(target->fork, Outcome::unknown, out);
+  fenced.answered(kOwner, ForkFence{target->rref, target->fork}, kLeaseLost, out);
+  EXPECT_EQ(fenced.find(target->fork)->fault, Fault::lease_lost);
 }
 
 // --- Misuse ---
