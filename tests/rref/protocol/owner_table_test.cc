@@ -151,6 +151,25 @@ TEST_F(OwnerTableTest, LendOfAnUnfinishedObjectIsNotSettled) {
 
 // --- Deaths ---
 
+TEST_F(OwnerTableTest, DeathOfTheCreatorFailsTheExpectedObject) {
+  const RRefId rref = object(kAnna, 0);
+  add(kCora, rref, fork(kBert, 0), kBert);
+  const auto watched = all<WatchAgent>(out);
+  ASSERT_EQ(watched.size(), 3U);
+  EXPECT_EQ(watched[0].agent, kCora);
+  EXPECT_EQ(watched[1].agent, kBert) << "the agent that made the fork";
+  EXPECT_EQ(watched[2].agent, kAnna) << "the agent that is to create the object";
+  table.begin_request(kCora, request_target(rref), out);
+  out.clear();
+  table.drop_agent(kAnna, out);
+  EXPECT_EQ(all<Send<CreationFailed>>(out).at(0).to, kCora);
+  EXPECT_EQ(count<ObjectFailed>(out), 1U);
+  EXPECT_EQ(table.begin_create(kAnna, rref, {}, out).verdict, Verdict::lease_lost);
+  table.unhold(rref, out);
+  table.on_fork_delete(kCora, {rref, fork(kBert, 0)}, out);
+  EXPECT_TRUE(table.live_objects().empty());
+}
+
 TEST_F(OwnerTableTest, DroppedAgentIsRefusedForever) {
   const RRefId rref = annas_object();
   const RRefId own = table.create_local({});
