@@ -1,4 +1,5 @@
 #include <weft/rpc/core/handler_pool.h>
+#include <weft/rpc/testing/wait.h>
 #include <weft/rref/stored_objects.h>
 
 #include <gtest/gtest.h>
@@ -46,6 +47,24 @@ TEST_F(StoredObjectsTest, ALateWaiterIsNotifiedAfterTheEarlierOnes) {
   EXPECT_EQ(told, (std::vector<std::string>{"a", "b found", "late found"}));
 }
 
+TEST_F(StoredObjectsTest, AFailedCreationIsReportedToAll) {
+  EXPECT_FALSE(objects.when_alive(one, note("a")));
+  objects.settle(one, fault("no"));
+  EXPECT_TRUE(objects.when_alive(one, note("b")));
+  EXPECT_EQ(told, (std::vector<std::string>{"a: no", "b: no"}));
+}
+
+TEST_F(StoredObjectsTest, AnObjectThatNeverArrivesFailsItsWaiters) {
+  objects.fail(two, fault("lost"));  // no waiter: the failure is not kept
+  objects.when_alive(one, note("a"));
+  objects.fail(one, fault("lost"));
+  objects.settle(one, object());
+  objects.fail(one, fault("again"));
+  EXPECT_FALSE(objects.when_alive(two, note("b")));
+  objects.when_alive(one, note("c"));
+  EXPECT_EQ(told, (std::vector<std::string>{"a: lost", "c: lost"}));
+}
+
 TEST_F(StoredObjectsTest, AWaiterMayRemoveTheObject) {
   objects.when_alive(one, [this](StoredObjects::Found) { objects.remove(one); });
   objects.settle(one, object());
@@ -61,6 +80,25 @@ TEST_F(StoredObjectsTest, TheEndNotifiesPresentAndLaterWaiters) {
   objects.settle(one, object());
   EXPECT_TRUE(objects.when_alive(two, note("c")));
   EXPECT_EQ(told, (std::vector<std::string>{"a: over", "b: over", "c: over"}));
+}
+
+// The value ends on the threads, after the work that is queued for it.
+TEST_F(StoredObjectsTest, AValueIsDestroyedAfterItsQueuedWork) {
+  std::vector<std::string> order;  // written on the one thread
+  test::Event gate, ended;
+  rpc::KeptValue kept;
+  kept.value = std::shared_ptr<void>(&order, [&](void*) {
+    order.push_back("ended");
+    ended.set();
+  });
+  auto stored = std::make_shared<StoredObject>(std::move(kept), threads);
+  stored->turn().post([&] { gate.wait(); });
+  stored->turn().post([&] { order.push_back("ran"); });
+  objects.settle(one, std::move(stored));
+  objects.remove(one);
+  gate.set();
+  ended.wait();
+  EXPECT_EQ(order, (std::vector<std::string>{"ran", "ended"}));
 }
 
 }  // namespace
