@@ -55,6 +55,8 @@ TEST_F(RRefResults, OfASlowCreationAreUsableAfterReadyTimedOut) {
         create<SlowBox>(peer("user", owner).with(rpc::CallOptions{.timeout = std::chrono::seconds{1}}), 6);
     auto value = late.call<&SlowBox::get>();
     EXPECT_EQ(kind_of([&] { got(late.with(longer).ready()); }), ErrorKind::deadline_exceeded) << owner;
+    eventually("the user has asked the owner for the state of the creation",
+               [&] { return late.is_confirmed(); });
     SlowBox::gate->set();
     got(slow.ready());
     EXPECT_EQ(got(std::move(value)), 6) << owner;
