@@ -2,6 +2,7 @@
 #include <weft/rref/rref.h>
 
 #include <sstream>
+#include <unordered_map>
 
 #include "tests/rref/rref_support.h"
 
@@ -129,7 +130,7 @@ TEST_F(BaseTest, OwnersAreComparableAndAreKeys) {
   EXPECT_NE(a.owner(), c.owner());
   EXPECT_EQ(a.owner(), agent("owner").id());
   EXPECT_NE(a.id(), b.id());
-  std::map<rpc::AgentId, int> count;
+  std::unordered_map<rpc::AgentId, int> count;
   for (const auto* box : {&a, &b, &c}) ++count[box->owner()];
   EXPECT_EQ(count.size(), 2U);
   EXPECT_EQ(count[agent("owner").id()], 2);
