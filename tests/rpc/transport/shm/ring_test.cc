@@ -66,6 +66,21 @@ TEST_F(RingTest, AcceptsBytesUpToItsCapacity) {
   EXPECT_EQ(read(3 * capacity), much.substr(0, capacity - 10) + "yyyyyyyyyy");
 }
 
+TEST_F(RingTest, ScattersAndGathers) {
+  const std::string a = "ab", b = "cdef", c = "g";
+  error = {};
+  EXPECT_EQ(writer.write(std::array{std::as_bytes(std::span(a)), std::as_bytes(std::span(b)),
+                                    std::as_bytes(std::span(c))},
+                         error),
+            7U);
+  std::string x(3, '-'), y(1, '-'), z(9, '-');
+  EXPECT_EQ(reader.read(std::array{std::as_writable_bytes(std::span(x)), std::as_writable_bytes(std::span(y)),
+                                   std::as_writable_bytes(std::span(z))},
+                        error),
+            7U);
+  EXPECT_EQ(x + y + z, "abcdefg------");
+}
+
 TEST_F(RingTest, EndsAfterTheWrittenBytes) {
   write("last");
   writer.end();
