@@ -110,6 +110,14 @@ TEST_F(CollectiveLeaderTest, AnErrorNamesOnlySomeOfManyMissingMembers) {
       "barrier: 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i' and 17 others did not call it before the deadline");
 }
 
+TEST_F(CollectiveLeaderTest, AServingMemberIsAwaitedUntilItLeaves) {
+  auto waiting = come(a, arrival({a, b}));
+  judge(roster({{a, MemberState::joined}, {b, MemberState::serving}}), 5);
+  EXPECT_FALSE(waiting.ready());
+  judge(roster({{a, MemberState::joined}, {b, MemberState::left}}), 6);
+  expect_error(std::move(waiting), ErrorKind::shut_down, "all_gather 'x': 'b' has left the job");
+}
+
 TEST_F(CollectiveLeaderTest, AnotherIncarnationIsNotTheAwaitedMember) {
   auto waiting = come(a, arrival({a, b}));
   judge(roster({{a, MemberState::joined}, {{"b", 2}, MemberState::joined}}), 5);
