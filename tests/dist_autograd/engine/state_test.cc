@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <stdexcept>
 
 namespace weft::dist_autograd::engine_state_test {
@@ -72,6 +73,20 @@ TEST(EngineState, ANodeMayDeliverToASource) {
   expect_identical(sink[x], numbers({4}, 2) * numbers({4}, 1).cos(), "x");
 }
 
+TEST(EngineState, BlockedNamesTheSourcesWithoutDelivery) {
+  auto x = leaf({4}, 1);
+  MapSink sink;
+  NodeExecutor executor(sink, {});
+  auto b = source_of("send b", {x.sin()}), a = source_of("send a", {x.sin()}),
+       c = source_of("send c", {x.sin()});
+  for (const auto& source : {b, a, c}) executor.expect(source);
+  executor.plan();
+  EXPECT_EQ(executor.blocked(), (std::vector<std::string>{"send a", "send b", "send c"}));
+  executor.deliver(b, {numbers({4}, 2)});
+  executor.run();
+  EXPECT_EQ(executor.blocked(), (std::vector<std::string>{"send a", "send c"}));
+}
+
 TEST(EngineState, ReachedNamesEachNodeOnce) {
   auto x = leaf({4}, 1);
   auto h = x.sin(), y = h * x, z = h.cos();
@@ -130,6 +145,7 @@ TEST(EngineState, WrongUseFailsAndChangesNothing) {
             ErrorKind::invalid_argument);
   executor.deliver(source, {gradient});
   EXPECT_EQ(kind_of([&] { executor.deliver(source, {gradient}); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(sink.calls, 0) << "deliver runs nothing";
   executor.run();
   EXPECT_TRUE(executor.complete());
   expect_identical(sink[x], gradient * numbers({4}, 1).cos(), "x");
@@ -248,6 +264,25 @@ TEST_F(TwoSources, OnlyWaitingSourcesMayBeAbandoned) {
   EXPECT_THROW(executor.deliver(second, {numbers({4}, 3)}), rpc::Error);
   executor.run();
   EXPECT_TRUE(executor.complete());
+}
+
+TEST_F(TwoSources, WaitingNodesAndTheirSuccessorsAreVisitedOnce) {
+  std::multiset<std::string> seen;
+  const auto note = [&](torch::autograd::Node& node) { seen.insert(node.name()); };
+  executor.visit_waiting(note);
+  EXPECT_TRUE(seen.empty()) << "nothing has arrived anywhere";
+  executor.deliver(first, {numbers({4}, 3)});
+  executor.run();
+  executor.visit_waiting(note);
+  EXPECT_EQ(seen.count(h.grad_fn()->name()), 1U);
+  EXPECT_EQ(seen.count(b.grad_fn()->name()), 0U) << "it has none of its gradients";
+  const std::size_t before = seen.size();
+  executor.visit_waiting(note);
+  EXPECT_EQ(seen.size(), before);
+  executor.visit_from(second, note);
+  EXPECT_EQ(seen.count("second"), 1U);
+  EXPECT_EQ(seen.count(b.grad_fn()->name()), 1U);
+  EXPECT_EQ(seen.count(h.grad_fn()->name()), 1U) << "each node once";
 }
 
 }  // namespace
