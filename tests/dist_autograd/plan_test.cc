@@ -10,6 +10,7 @@
 #include <map>
 #include <random>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace weft::dist_autograd::plan_test {
@@ -43,6 +44,16 @@ std::vector<int> drain(Plan& plan, ReadyQueue<int>& ready, const ToyGraph& graph
 template <class Plan>
 void arrive(Plan& plan, ReadyQueue<int>& ready, int node) {
   if (plan.arrive(node)) ready.push(node, static_cast<std::uint64_t>(node));
+}
+
+TEST(ReadyQueue, HighestFirstAndEqualsInOrderOfArrival) {
+  ReadyQueue<char> ready;
+  for (char node : {'a', 'b', 'c', 'd', 'e'}) ready.push(node, 7);
+  ready.push('x', 9);
+  ready.push('y', 1);
+  std::string order;
+  while (!ready.empty()) order += ready.pop();
+  EXPECT_EQ(order, "xabcdey");
 }
 
 TEST(DependencyPlan, RefusesUnexpectedArrivals) {
