@@ -598,6 +598,22 @@ TEST(OwnedParameters, ARoundIsSummedInTheOrderOfTheTrainersNames) {
   EXPECT_EQ(one.value(), -1) << "by the keys: 1 - 1e16 + 1e16 = 0";
 }
 
+TEST(OwnedParameters, ARoundMayApplyTheMean) {
+  OneNumber one;
+  one.join("a", synchronous_mean(2));
+  refusal([&] { one.join("b", synchronous(2)); }, "synchronous_mean(2)");
+  one.join("b", synchronous_mean(2));
+  one.step("a", 1);
+  EXPECT_TRUE(one.step("b", 3)->done);
+  EXPECT_EQ(one.value(), -2);
+}
+
+TEST(OwnedParameters, HaveNoOptimizerBeforeATrainerRegistersOne) {
+  OneNumber one;
+  refusal(rpc::ErrorKind::failed_precondition, [&] { one.owned.optimizer().state(); });
+  refusal(rpc::ErrorKind::failed_precondition, [&] { one.owned.optimizer().set_learning_rate(1); });
+}
+
 TEST(OwnedParameters, TheNumberOfTrainersChangesBetweenRounds) {
   OneNumber one;
   for (const char* trainer : {"a", "b", "c"}) one.join(trainer, synchronous(3));
