@@ -55,6 +55,48 @@ TEST(PassLedger, OtherTrainersAreAtMostKStepsAheadOfTheSlowest) {
   EXPECT_EQ(ledger.admit_waiting(), std::vector{key(3)});
 }
 
+TEST(PassLedger, Stale0LetsOneTrainerAtATimeRead) {
+  auto ledger = ledger_of(bounded_staleness(0), {"a", "b", "c"});
+  EXPECT_EQ(ledger.admit("a", key(1)), Admission::admitted);
+  EXPECT_EQ(ledger.admit("b", key(2)), Admission::waiting);
+  EXPECT_EQ(ledger.admit("c", key(3)), Admission::waiting);
+  EXPECT_EQ(ledger.admit("a", key(4)), Admission::admitted) << "its group reads already";
+  EXPECT_EQ(ledger.admit("b", key(5)), Admission::waiting);
+  EXPECT_TRUE(ledger.admit_waiting().empty());
+  EXPECT_EQ(step(ledger, "a", {key(1), key(4)}), 0u);
+  EXPECT_EQ(ledger.admit_waiting(), (std::vector{key(2), key(5)}))
+      << "first come; b's second goes with its first";
+  EXPECT_EQ(ledger.pin(key(2)), 1u);
+}
+
+TEST(PassLedger, PassesWithoutAnOptimizerPinButNeverWaitNorCount) {
+  auto ledger = ledger_of(bounded_staleness(0), {"a"});
+  ledger.admit("a", key(1));
+  EXPECT_EQ(ledger.admit("visitor", key(2)), Admission::admitted);
+  EXPECT_TRUE(ledger.read_by_others({{"a", {key(1)}}}));
+  EXPECT_EQ(step(ledger, "a", {key(1)}), 0u);
+  EXPECT_EQ(ledger.pin(key(2)), 0u);
+  EXPECT_EQ(ledger.admit("a", key(3)), Admission::admitted);
+}
+
+TEST(PassLedger, APreparedStepCountsInAdditionToOpenPasses) {
+  auto ledger = ledger_of(bounded_staleness(2), {"a", "b", "c"});
+  ledger.admit("a", key(1));
+  ledger.admit("a", key(2));
+  ledger.check_step("a", {key(1)});
+  ledger.prepare_step("a", {key(1)});
+  EXPECT_EQ(ledger.admit("a", key(3)), Admission::waiting) << "it would stay open beside the step";
+  EXPECT_EQ(ledger.admit("b", key(4)), Admission::admitted);
+  EXPECT_EQ(ledger.admit("c", key(5)), Admission::waiting) << "the second step of a would be 3 steps old";
+  EXPECT_EQ(step(ledger, "a", {key(1)}), 0U);
+  ledger.end_prepared("a", {key(1)});
+  EXPECT_EQ(ledger.admit_waiting(), std::vector{key(3)});
+  EXPECT_EQ(step(ledger, "b", {key(4)}), 1U);
+  EXPECT_TRUE(ledger.admit_waiting().empty());
+  EXPECT_EQ(step(ledger, "a", {key(2), key(3)}), 2U);
+  EXPECT_EQ(ledger.admit_waiting(), std::vector{key(5)});
+}
+
 TEST(PassLedger, PassesBetweenTwoStepsOfATrainerShareTheirFirstPin) {
   auto ledger = ledger_of(bounded_staleness(3), {"a", "b"});
   ledger.admit("a", key(1));
