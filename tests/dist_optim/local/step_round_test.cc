@@ -23,6 +23,18 @@ TEST(StepRound, NamesTrainersInMessages) {
   refusal(rpc::ErrorKind::aborted, [&] { round.arrive("1f"); }, "trainer bob died");
 }
 
+TEST(StepRound, WaitsForTheNumberOfTrainers) {
+  StepRound round(2);
+  round.join("a");
+  round.arrive("a");
+  EXPECT_FALSE(round.complete());
+  round.join("b");
+  round.join("b");
+  EXPECT_FALSE(round.complete());
+  round.arrive("b");
+  EXPECT_TRUE(round.complete());
+}
+
 TEST(StepRound, ANewTrainerTakesTheSeatOfOneThatLeft) {
   StepRound round(2);
   round.join("a");
