@@ -2,6 +2,7 @@
 #include <weft/rpc/core/error.h>
 
 #include <barrier>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -73,6 +74,37 @@ TEST(VersionGate, AnExclusiveSectionExcludesAllOtherThreads) {
   gate.leave();
   for (std::jthread* thread : {&writer, &reader, &newest}) thread->join();
   EXPECT_EQ(order, (std::vector<std::string>{"writer", "reader of 0", "reader of 1"}));
+}
+
+TEST(VersionGate, AnExclusiveSectionCreatesTheNewestVersion) {
+  Tensors tensors{0};
+  VersionGate gate(0, [&](auto version) { tensors.value = version; });
+  gate.exclusive([&]() -> std::optional<std::uint64_t> {
+    tensors.value = 1;
+    return 1;
+  });
+  EXPECT_EQ(gate.loaded(), 1u);
+  gate.enter(0);
+  EXPECT_EQ(tensors.value, 0u);
+  gate.leave();
+  EXPECT_EQ(gate.loaded(), 0u) << "loaded versions stay until another one is wanted";
+  gate.enter_newest();
+  EXPECT_EQ(tensors.value, 1u);
+  gate.leave();
+  gate.enter(0);
+  gate.settle();
+  EXPECT_EQ(tensors.value, 0u) << "settling must not disturb a reader";
+  gate.leave();
+  gate.settle();
+  EXPECT_EQ(tensors.value, 1u);
+}
+
+TEST(VersionGate, ASectionThatThrowsLeavesTheGateUsable) {
+  VersionGate gate(0, [](auto) {});
+  EXPECT_THROW(gate.exclusive([]() -> std::optional<std::uint64_t> { throw std::runtime_error("no"); }),
+               std::runtime_error);
+  gate.enter(0);
+  gate.leave();
 }
 
 TEST(VersionGate, AllThreadsThatWaitForAVersionEnterWhenItIsLoaded) {
