@@ -93,6 +93,15 @@ TEST(StepOne, OfEachParameterEqualsOneStepOfAll) {
   }
 }
 
+TEST(StepOne, ChangesThatParameterAloneAndKeepsNoGradient) {
+  Model model(SGDOptions(0.1)), expected(SGDOptions(0.1));
+  model.leaves.step_one(1, gradients(0)[1]);
+  model.leaves.end_round();
+  model.leaves.step({});
+  expected.leaves.step({{1, gradients(0)[1]}});
+  expect_equal(model, expected);
+}
+
 TEST(StepOne, WithAnUndefinedGradientDoesNotChangeTheParameter) {
   Model model(AdamOptions(0.1)), before(AdamOptions(0.1));
   model.leaves.step_one(0, {});
