@@ -50,6 +50,16 @@ TEST(StepOptions, TheDecisionFollowsFromAllParts) {
             Action::give_up);
 }
 
+TEST(StepOptions, APassWhoseBackwardIsUnknownNeedsAGradient) {
+  const StepPart none{.none = true}, first{.found = {0}}, second{.found = {1}};
+  EXPECT_EQ(decide({none, none}, {}).action, Action::skip);
+  EXPECT_EQ(decide({none, none}, {}, 1).action, Action::give_up);
+  EXPECT_EQ(decide({first, second}, {}, 2).action, Action::apply);
+  const StepDecision decision = decide({first, none}, {}, 2);
+  EXPECT_EQ(decision.action, Action::give_up);
+  EXPECT_EQ(decision.missing, std::vector<std::uint32_t>{1});
+}
+
 TEST(StepOptions, SparseGradientsCountAnIndexOnce) {
   // Row 1 occurs twice: 3 and 4 have the sum 7.
   const at::Tensor sparse =
