@@ -1,5 +1,8 @@
 // The state of an optimizer as tensors: it is saved and restored, and other states are refused.
+#include <weft/dist_optim/local/internal/adadelta.h>
+#include <weft/dist_optim/local/internal/adamax.h>
 #include <weft/dist_optim/local/internal/rowwise_adagrad.h>
+#include <weft/dist_optim/local/internal/rprop.h>
 #include <weft/dist_optim/local/internal/sparse_adam.h>
 #include <weft/dist_optim/local/optimizer_state.h>
 #include <weft/dist_optim/local/shadow_leaves.h>
@@ -36,6 +39,8 @@ TEST(OptimizerState, OfEveryOptimizerIsSavedAndRestored) {
         OptimizerSpec(AdagradOptions(0.1).lr_decay(0.1)),
         OptimizerSpec(RMSpropOptions(0.1).momentum(0.9).centered(true)),
         OptimizerSpec(SparseAdamOptions(0.1)), OptimizerSpec(RowwiseAdagradOptions(0.1)),
+        OptimizerSpec(AdadeltaOptions(0.5)), OptimizerSpec(AdamaxOptions(0.1)),
+        OptimizerSpec(RpropOptions(0.1)),
         OptimizerSpec(SGDOptions(0.1).momentum(0.9)).with_group("b", {{"momentum", 0.5}, {"lr", 0.01}})}) {
     Trained one(spec), other(spec);
     for (int t = 0; t < 3; ++t) one.step(t);
