@@ -205,6 +205,18 @@ TEST(RowStore, EvictsTheLeastRecentlyUsed) {
   EXPECT_EQ(store.size(), 0u);
 }
 
+TEST(RowStore, BlocksMoveRowsWithTheirAge) {
+  RowStore from(wide, RowOptimizer::sgd(0.1), {}), to(wide, RowOptimizer::sgd(0.1), {});
+  const Ids ids{1, 2};
+  std::vector<float> values(ids.size() * wide);
+  from.lookup(ids, values.data(), true);
+  from.tick();
+  from.tick();
+  to.put(everything(from));
+  EXPECT_EQ(to.evict_older(3), 0u);
+  EXPECT_EQ(to.evict_older(2), 2u);
+}
+
 TEST(RowStore, MemoryOfErasedRowsIsReused) {
   RowStore store(16, RowOptimizer::sgd(1), {});
   std::vector<float> values(5000 * 16);
