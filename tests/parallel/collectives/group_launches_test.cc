@@ -1,4 +1,5 @@
 // Launches: ranks become ready for collectives in different orders, and begin them in one.
+#include <weft/parallel/collectives/internal/group/launch_sequence.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <algorithm>
@@ -178,6 +179,39 @@ TEST_P(Launches, FailWithARankThatDiesAtAnyTime) {
     EXPECT_GE(lost, static_cast<std::size_t>(ranks - 1));  // bucket 0, on each survivor
     for (auto& future : dead) (void)test::kind_of([&] { got(std::move(future)); });
   }
+}
+
+// --- The order of one member, for which replies of rank 0 arrive in any order ---
+
+class Sequence : public ::testing::Test {
+ protected:
+  LaunchSequence::Begin noting(int launch) {
+    return [this, launch](rpc::Result<void> ready) { (ready.ok() ? begun : failed).push_back(launch); };
+  }
+  std::vector<int> ready(std::uint64_t number) {
+    begun.clear();
+    for (LaunchSequence::Begin& begin : sequence.ready(number, noting(static_cast<int>(number)))) begin({});
+    return begun;
+  }
+  LaunchSequence sequence;
+  std::vector<int> begun, failed;
+};
+
+TEST_F(Sequence, StartsLaunchesByNumber) {
+  EXPECT_EQ(ready(2), std::vector<int>{});
+  EXPECT_EQ(ready(1), std::vector<int>{});
+  EXPECT_EQ(ready(0), (std::vector{0, 1, 2}));
+  EXPECT_EQ(ready(3), std::vector{3});
+}
+
+TEST_F(Sequence, ReturnsTheLaunchesThatCannotStart) {
+  EXPECT_EQ(ready(0), std::vector{0});
+  EXPECT_EQ(ready(3), std::vector<int>{});
+  EXPECT_EQ(ready(2), std::vector<int>{});
+  for (LaunchSequence::Begin& begin : sequence.take_all())
+    begin(std::make_exception_ptr(rpc::Error(ErrorKind::peer_lost, "rank 1 was lost")));
+  EXPECT_EQ(failed, (std::vector{2, 3}));
+  EXPECT_TRUE(sequence.take_all().empty());
 }
 
 }  // namespace group_launches_test
