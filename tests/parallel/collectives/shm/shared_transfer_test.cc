@@ -1,5 +1,8 @@
 #include <weft/parallel/collectives/internal/shm/shared_transfer.h>
 
+#include <weft/parallel/collectives/internal/shm/traffic.h>
+#include <weft/parallel/collectives/plan/internal/algorithms.h>
+
 #include <gtest/gtest.h>
 
 namespace weft::collectives::testing {
@@ -44,6 +47,16 @@ TEST_F(SharedTransfers, KeepTheTextsOfADifferenceWhileLaterRunsProceed) {
   (void)run(2, {7, 8});
   EXPECT_EQ(first[0]->texts(), texts);
   EXPECT_EQ(first[1]->texts(), texts);
+}
+
+TEST(Traffic, BlocksAreEven) {
+  for (const std::size_t n : {0, 1, 7, 23, 24}) {
+    const Layout layout{
+        .operation = Operation::all_reduce, .root = -1, .elements = n, .blocks = {}, .from = {}};
+    const auto even = even_blocks(n, 5);
+    for (int rank = 0; rank < 5; ++rank)
+      EXPECT_EQ(Traffic(layout, 0, 5, true).block(rank), even[static_cast<std::size_t>(rank)]);
+  }
 }
 
 }  // namespace shared_transfer_test
