@@ -108,6 +108,18 @@ TEST(ReductionPlanner, ReportsMissingRanks) {
   EXPECT_EQ(planner.oldest(), start + 5s);
 }
 
+TEST(ReductionPlanner, AJoinFailsWithARankThatHasClosed) {
+  for (const bool before : {false, true}) {
+    ReductionPlanner planner(2);
+    if (before) planner.close(1);
+    planner.join(0);
+    if (!before) planner.close(1);
+    const auto end = planner.take_join_end();
+    ASSERT_TRUE(end);
+    EXPECT_NE(end->error.find("rank 1"), std::string::npos) << end->error;
+  }
+}
+
 TEST(ReductionPlanner, AStallDoesNotNameRanksThatHaveJoined) {
   ReductionPlanner planner(4);
   planner.join(2);
