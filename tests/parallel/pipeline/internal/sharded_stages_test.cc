@@ -75,6 +75,31 @@ TEST_P(ShardedStages, TrainLikeTheWholeModel) {
   }
 }
 
+TEST(ShardedStages, BeginWithTheParametersAndBuffersOfTheFirstPipeline) {
+  const auto schedule = schedule::interleaved({.ranks = 2, .microbatches = 2, .chunks = 2});
+  const LayerGraph model = blocks(4);
+  const StageGraph whole = cut(model, {});
+  const Named expected = named_parameters_of(whole);
+  const auto buffers = whole[0].module->named_buffers();
+  on_ranks(6, [&](const Group& world) {
+    const Mesh mesh(world, 3);
+    const std::set<int> stages = stages_of(schedule, mesh.pipeline.rank());
+    const StageGraph graph = graph_of(model, schedule, mesh.pipeline.rank());
+    if (mesh.which > 0) {
+      const at::NoGradGuard no_grad;
+      for (const int stage : stages) {
+        for (at::Tensor& parameter : graph[stage].module->parameters()) parameter.fill_(mesh.which);
+        for (at::Tensor& buffer : graph[stage].module->buffers()) buffer.fill_(mesh.which + 1);
+      }
+    }
+    const GroupPipeline pipeline(mesh.pipeline, graph, schedule, sharded_over(mesh.data));
+    expect_slices_of(expected, pipeline.sharded().slices(), 0);
+    for (const int stage : stages)
+      for (const auto& buffer : graph[stage].module->named_buffers())
+        EXPECT_TRUE(at::equal(buffer.value(), buffers[buffer.key()])) << buffer.key();
+  });
+}
+
 // The model computes in float32, and the optimizer steps float64.
 TEST(ShardedStages, ComputeInAnotherTypeThanThatOfTheOptimizer) {
   const auto schedule = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 3});
