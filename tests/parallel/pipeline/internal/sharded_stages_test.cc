@@ -1,6 +1,7 @@
 #include <weft/parallel/pipeline/group_pipeline.h>
 #include <weft/parallel/schedule/generators.h>
 #include <weft/parallel/schedule/lowering.h>
+#include <weft/parallel/schedule/text.h>
 #include <weft/parallel/sharded/checkpoint/checkpoints.h>
 #include <weft/parallel/sharded/fully_sharded_optimizer.h>
 
