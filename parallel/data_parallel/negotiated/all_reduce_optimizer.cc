@@ -3,7 +3,6 @@
 #include <weft/parallel/data_parallel/hooks/adasum_hook.h>
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/parallel/data_parallel/hooks/internal/gradient_cast.h>
-#include <weft/parallel/data_parallel/internal/gradient_buckets.h>
 #include <weft/parallel/data_parallel/internal/gradient_hooks.h>
 #include <weft/parallel/data_parallel/internal/sparse_gradients.h>
 #include <weft/rpc/core/mutex.h>
@@ -104,12 +103,12 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
   }
 
   // The parameters that are reduced.
-  std::vector<NamedParameter> reduced() const {
+  std::vector<at::Tensor> tensors() const {
     rpc::MutexLock lock(mutex_);
-    std::vector<NamedParameter> reduced;
+    std::vector<at::Tensor> tensors;
     for (const Parameter& parameter : parameters_)
-      if (parameter.unit != none) reduced.push_back({parameter.name, parameter.tensor});
-    return reduced;
+      if (parameter.unit != none) tensors.push_back(parameter.tensor);
+    return tensors;
   }
   // Starts a step without a reduction: the gradients of the next backwards belong to another step. Returns
   // whether other parameters than before are reduced.
@@ -334,64 +333,72 @@ class AllReduceOptimizer::Gradients : public std::enable_shared_from_this<Gradie
 // the ranks.
 class AllReduceOptimizer::Deltas {
  public:
-  Deltas(const NegotiatedReduction& reduction, std::vector<NamedParameter> parameters,
+  Deltas(const NegotiatedReduction& reduction, const std::vector<at::Tensor>& parameters,
          const AllReduceOptimizerOptions& options)
       : group_(reduction.split("adasum")), hook_(std::make_shared<AdasumHook>()) {
     if (options.compression) hook_ = std::make_shared<CastHook>(*options.compression, hook_);
-    plan(std::move(parameters));
+    plan(parameters);
   }
 
-  void plan(std::vector<NamedParameter> parameters) {
-    parameters_ = std::move(parameters);
-    buckets_ = {};
-    if (parameters_.empty()) return;
-    const c10::Device device = parameters_.front().tensor.device();
-    std::map<at::ScalarType, std::vector<std::size_t>> by_dtype;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const at::Tensor& parameter = parameters_[i].tensor;
+  void plan(const std::vector<at::Tensor>& parameters) {
+    buckets_.clear();
+    if (parameters.empty()) return;
+    const c10::Device device = parameters.front().device();
+    std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
+    for (const at::Tensor& parameter : parameters) {
       if (parameter.device() != device)
         refuse_optimizer(rpc::ErrorKind::unsupported, "adasum of parameters on " + device.str() + " and " +
                                                           parameter.device().str() + ", expected one device");
-      by_dtype[parameter.scalar_type()].push_back(i);
+      by_dtype[parameter.scalar_type()].push_back(parameter);
     }
     if (!device.is_cpu()) group_.prepare(device).get();
-    BucketPlan plan;
-    for (auto& [dtype, of_dtype] : by_dtype) plan.push_back(std::move(of_dtype));
-    buckets_ = GradientBuckets(group_, parameters_, std::move(plan));
+    for (auto& [dtype, of_dtype] : by_dtype) {
+      std::int64_t elements = 0;
+      for (const at::Tensor& parameter : of_dtype) elements += parameter.numel();
+      GradientBucket& bucket = buckets_.emplace_back(GradientBucket{.index = buckets_.size()});
+      bucket.buffer = group_.empty({elements}, at::device(device).dtype(dtype));
+      std::int64_t begin = 0;
+      for (const at::Tensor& parameter : of_dtype) {
+        bucket.gradients.push_back(bucket.buffer.narrow(0, begin, parameter.numel()).view(parameter.sizes()));
+        begin += parameter.numel();
+      }
+      bucket.parameters = std::move(of_dtype);
+    }
   }
 
   void step(torch::optim::Optimizer& optimizer) {
     const at::NoGradGuard no_grad;
-    std::vector<at::Tensor> before;
-    for (const NamedParameter& parameter : parameters_) before.push_back(parameter.tensor.clone());
+    std::vector<std::vector<at::Tensor>> before;
+    for (const GradientBucket& bucket : buckets_) {
+      auto& values = before.emplace_back();
+      for (const at::Tensor& parameter : bucket.parameters) values.push_back(parameter.clone());
+    }
     optimizer.step();
-    for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-      for (const std::size_t i : buckets_.parameters(bucket))
-        buckets_.view(i).copy_(parameters_[i].tensor - before[i]);
-      buckets_.end_writes(bucket);
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      GradientBucket& bucket = buckets_[b];
+      for (std::size_t i = 0; i < bucket.parameters.size(); ++i)
+        bucket.gradients[i].copy_(bucket.parameters[i] - before[b][i]);
       for (int step = 0;; ++step) {
-        auto started = buckets_.run(group_, hook_.get(), bucket, step);
+        auto started = hook_->run(group_, bucket, step);
         if (!started) break;
         started->get();
       }
-      buckets_.begin_reads(bucket);
-      for (const std::size_t i : buckets_.parameters(bucket))
-        parameters_[i].tensor.copy_(before[i] + buckets_.view(i));
+      for (std::size_t i = 0; i < bucket.parameters.size(); ++i)
+        bucket.parameters[i].copy_(before[b][i] + bucket.gradients[i]);
     }
   }
 
  private:
   const collectives::Group group_;
   std::shared_ptr<CommunicationHook> hook_;
-  std::vector<NamedParameter> parameters_;
-  GradientBuckets buckets_;
+  std::vector<GradientBucket> buckets_;
 };
 
 AllReduceOptimizer::AllReduceOptimizer(std::shared_ptr<NegotiatedReduction> reduction,
                                        torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
                                        AllReduceOptimizerOptions options)
     : gradients_(std::make_shared<Gradients>(reduction, optimizer, module, options)),
-      deltas_(options.adasum ? std::make_unique<Deltas>(*reduction, gradients_->reduced(), options)
+      deltas_(options.adasum ? std::make_unique<Deltas>(*reduction, gradients_->tensors(), options)
                              : nullptr),
       optimizer_(optimizer) {
   gradients_->add_hooks();
@@ -415,7 +422,7 @@ void AllReduceOptimizer::step() {
     if (!synchronizes_)
       refuse_optimizer(rpc::ErrorKind::failed_precondition,
                        "skip_synchronize() with adasum, which reduces no gradients before the step");
-    if (gradients_->begin_step()) deltas_->plan(gradients_->reduced());
+    if (gradients_->begin_step()) deltas_->plan(gradients_->tensors());
     return deltas_->step(optimizer_);
   }
   if (synchronizes_) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* no_hosts_address = "192.0.2.1";  // of a network for documentation (RFC 5737)
 
-// The Place of a store in this process. If the store has its own loop, close() also stops the loop.
+// The StoreAccess of a store in this process. If the store has its own loop, close() also stops the loop.
 template <class S>
 StoreAccess access_to(std::shared_ptr<S> store, std::shared_ptr<Loop> loop, bool own_loop,
                       std::string towards) {

@@ -235,7 +235,7 @@ TEST(FunctionalArguments, AreChecked) {
   on_ranks(company.groups(), [](const Group& group) {
     const at::Tensor x = at::ones({3, 4});
     const auto refused = [](const auto& call, const std::string& words) {
-      test::expect_error(call, ErrorKind::invalid_argument, test::part(words));
+      test::expect_error(call, ErrorKind::invalid_argument, words);
     };
     refused([&] { f::all_reduce(group, x, ReduceOp::max); }, "max, expected sum or avg");
     refused([&] { f::reduce_scatter(group, x); }, "0 has 3 elements, expected a multiple of 2");

@@ -260,5 +260,43 @@ TEST(GlooOracle, ResultsAreTheSameBitsOnEveryRankAndInEveryRun) {
   });
 }
 
+// The matrix exists so that no combination is omitted by chance.
+TEST(GlooOracle, TheMatrixHasEveryCombination) {
+  std::map<std::string, int> found;
+  const std::vector<GlooCase> cases = GlooMatrix(seed).cases();
+  for (const GlooCase& c : cases) {
+    const std::int64_t n = c10::multiply_integers(c.shape);
+    const auto bytes = static_cast<std::int64_t>(c10::elementSize(c.dtype)) * n;
+    for (const std::string& what : {std::string(torch_name(c.dtype)), c.op + " by " + std::to_string(c.ranks),
+                                    c.op + (n == 0 ? ", empty" : ""),
+                                    std::string(bytes > 1 << 20    ? "more than 1 MiB"
+                                                : bytes > 32 << 10 ? "more than 32 KiB"
+                                                : n == 1           ? "one"
+                                                                   : "few"),
+                                    c.op + (c.lie == Lie::strided ? ", strided" : ""),
+                                    c.op + (c.lie == Lie::expanded ? ", expanded" : "")})
+      ++found[what];
+    if (c.reduction) ++found[ReduceOp{*c.reduction}.name() + " of " + torch_name(c.dtype)];
+  }
+  for (const char* const dtype :
+       {"float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"})
+    for (const char* const op : {"sum", "avg", "product", "min", "max"})
+      EXPECT_GE(found[std::string(op) + " of " + dtype], 1) << op << " of " << dtype;
+  for (const char* const what : {"more than 1 MiB", "more than 32 KiB", "one", "few", "bool", "complex64",
+                                 "int16", "float8_e5m2", "bit_and of int32", "bit_or of uint8",
+                                 "bit_xor of int64", "premul_sum of float32", "premul_sum of float16"})
+    EXPECT_GE(found[what], 1) << what;
+  for (const std::string op :
+       {"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_v", "broadcast", "all_gather",
+        "all_gather_v", "all_to_all", "all_to_all_v", "gather", "scatter", "send_recv"}) {
+    for (int ranks = 2; ranks <= 8; ++ranks) EXPECT_GE(found[op + " by " + std::to_string(ranks)], 3) << op;
+    EXPECT_GE(found[op + ", empty"], 1) << op;
+    EXPECT_GE(found[op + ", strided"], 1) << op;
+    if (op != "all_reduce" && op != "reduce" && op != "broadcast") {
+      EXPECT_GE(found[op + ", expanded"], 1) << op;
+    }
+  }
+}
+
 }  // namespace gloo_process_test
 }  // namespace weft::collectives::testing

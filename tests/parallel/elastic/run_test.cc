@@ -284,6 +284,15 @@ TEST_F(ElasticRun, AWorkerThatDiesBeforeTheGroupIsFormedIsSkipped) {
   EXPECT_EQ(bert.changes.at(0).group.members(), (Names{"anna", "bert"}));
 }
 
+TEST_F(ElasticRun, AWorkerThatJoinsAfterTheEndFindsItFinished) {
+  worker("anna").start({});
+  EXPECT_EQ(workers[0]->end(), Outcome::finished);
+  Worker& dora = worker("dora");
+  dora.start({});
+  EXPECT_EQ(dora.end(), Outcome::finished);
+  EXPECT_TRUE(dora.changes.empty());
+}
+
 TEST_F(ElasticRun, AWorkerOfAFinishedTrainingLogsThatItDoesNotTrain) {
   Worker& anna = worker("anna");
   anna.start({});

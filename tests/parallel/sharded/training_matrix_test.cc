@@ -16,7 +16,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "tests/parallel/on_ranks.h"
+#include "tests/parallel/data_parallel/ranks.h"
 #include "tests/parallel/sharded/training_programs.h"
 
 namespace weft::sharded::training_matrix_test {

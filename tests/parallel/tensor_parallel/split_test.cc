@@ -31,8 +31,8 @@ TEST_P(SplitTensors, EachRankHasItsPartOfEveryBlock) {
 TEST_P(SplitTensors, ASizeThatDoesNotDivideIsRefused) {
   EXPECT_EQ(divide(groups[0], 12, "heads"), 12 / ranks);
   if (ranks == 1) return;
-  test::expect_error([&] { divide(groups[0], 13, "heads"); }, ErrorKind::invalid_argument, "heads: 13",
-                     "expected a multiple of");
+  test::expect_error([&] { divide(groups[0], 13, "heads"); }, ErrorKind::invalid_argument,
+                     {"heads: 13", "expected a multiple of"});
 }
 
 struct Part : SplitModule {

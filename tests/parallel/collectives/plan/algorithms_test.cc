@@ -4,13 +4,20 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
 #include <numeric>
 
 namespace weft::collectives::testing {
 namespace algorithms_test {
 
 using MakePlan = std::function<Plan(Member, std::size_t)>;
+
+std::uint64_t sum(std::uint64_t left, std::uint64_t right) { return left + right; }
+
+// This operation is neither associative nor commutative, so equal results prove equal operations in the same
+// order.
+std::uint64_t mixed(std::uint64_t left, std::uint64_t right) {
+  return (left * 0x9E3779B97F4A7C15ULL) ^ std::rotl(right, 23) ^ (right * 0xC2B2AE3D27D4EB4FULL);
+}
 
 Numbers values_of(int rank, std::size_t n, std::uint64_t seed) {
   std::mt19937_64 random(seed * 1000003 + static_cast<std::uint64_t>(rank));
@@ -59,7 +66,7 @@ void expect_outputs(const Size& size, const std::function<Plan(Member)>& make,
                     std::uint64_t seed, bool one_memory = false) {
   SCOPED_TRACE(::testing::Message() << size.ranks << " ranks, " << size.n << " elements in chunks of "
                                     << size.chunk);
-  PlanMachine machine(plans_of(size.ranks, size.chunk, make), one_memory);
+  PlanMachine machine(plans_of(size.ranks, size.chunk, make), one_memory, sum);
   for (std::size_t rank = 0; rank < inputs.size(); ++rank)
     machine.give(rank, inputs[rank], outputs[rank].size());
   ASSERT_TRUE(machine.run(seed));
@@ -97,6 +104,23 @@ TEST(AllReducePlan, GivesEveryRankTheSumOfAll) {
         expect_outputs(
             size, [&](Member me) { return algorithm.make(me, size.n); }, inputs_of(size.ranks, size.n, seed),
             sums, seed, one_memory);
+    }
+  }
+}
+
+TEST(AllReducePlan, DoesTheSameOperationsInTheSameOrderForEveryRankAndInEveryRun) {
+  for (const AllReduce& algorithm : all_reduces()) {
+    for (const int ranks : {2, 3, 4, 7, 8, 12}) {
+      Numbers first;
+      for (std::uint64_t seed = 0; seed < 5; ++seed) {
+        PlanMachine machine(plans_of(ranks, 4, [&](Member me) { return algorithm.make(me, 50); }), true,
+                            mixed);
+        for (int rank = 0; rank < ranks; ++rank) machine.give(rank, values_of(rank, 50, 1), 50);
+        ASSERT_TRUE(machine.run(seed));
+        if (first.empty()) first = machine.output(0);
+        for (int rank = 0; rank < ranks; ++rank)
+          ASSERT_EQ(machine.output(rank), first) << algorithm.name << " of " << ranks;
+      }
     }
   }
 }
@@ -207,10 +231,10 @@ TEST(AllToAllPlan, GivesEveryRankItsBlockOfEachRank) {
 TEST(BarrierPlan, CompletesOnNoRankBeforeAllHaveJoined) {
   for (int ranks = 1; ranks <= 17; ++ranks) {
     const auto plans = plans_of(ranks, 0, dissemination_barrier);
-    PlanMachine whole(plans, false);
+    PlanMachine whole(plans, false, sum);
     ASSERT_TRUE(whole.run(1));
     for (int absent = 0; absent < ranks; ++absent) {
-      PlanMachine machine(plans, false, absent);
+      PlanMachine machine(plans, false, sum, absent);
       ASSERT_EQ(machine.run(1), ranks == 1);
       for (int rank = 0; rank < ranks; ++rank) {
         if (rank == absent) continue;

@@ -1,11 +1,11 @@
 #include <weft/parallel/collectives/plan/internal/choice.h>
 
-#include <functional>
-
 #include "tests/parallel/collectives/plan/plan_machine.h"
 
 namespace weft::collectives::testing {
 namespace choice_test {
+
+std::uint64_t sum(std::uint64_t left, std::uint64_t right) { return left + right; }
 
 using MakePlan = std::function<Plan(Party, std::size_t)>;
 
@@ -36,7 +36,7 @@ const std::size_t sizes[] = {0, 1, 3, 100, 10'000};
 PlanMachine machine_of(const MakePlan& make, int ranks, std::size_t n, int absent = -1) {
   std::vector<Plan> plans;
   for (int rank = 0; rank < ranks; ++rank) plans.push_back(make({rank, ranks, 8}, n));
-  PlanMachine machine(std::move(plans), false, absent);
+  PlanMachine machine(std::move(plans), false, sum, absent);
   for (int rank = 0; rank < ranks; ++rank) machine.give(rank, Numbers(n, rank + 1), n);
   return machine;
 }

@@ -1,6 +1,6 @@
 // PlanMachine: executes the plans of all ranks in one thread, in any order that the plans permit.
 //
-// Elements are numbers, which a reduction adds. The bytes of a message are read some time after its step
+// Elements are numbers, reduced with `combine`. The bytes of a message are read some time after its step
 // started. Each event is drawn at random. A step that does not wait for its dependencies causes a wrong
 // result for some seed. With `one_memory` the three places of a rank are the same memory. The rank `absent`
 // executes nothing.
@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <random>
 #include <tuple>
@@ -20,11 +21,15 @@
 namespace weft::collectives::testing {
 
 using Numbers = std::vector<std::uint64_t>;
+using Combine = std::function<std::uint64_t(std::uint64_t left, std::uint64_t right)>;
 
 class PlanMachine {
  public:
-  PlanMachine(std::vector<Plan> plans, bool one_memory, int absent = -1)
-      : plans_(std::move(plans)), one_memory_(one_memory), ranks_(plans_.size()) {
+  PlanMachine(std::vector<Plan> plans, bool one_memory, Combine combine, int absent = -1)
+      : plans_(std::move(plans)),
+        one_memory_(one_memory),
+        combine_(std::move(combine)),
+        ranks_(plans_.size()) {
     for (std::size_t rank = 0; rank < plans_.size(); ++rank) {
       if (static_cast<int>(rank) == absent) continue;
       Rank& state = ranks_[rank];
@@ -121,7 +126,9 @@ class PlanMachine {
           continue;
         }
         const std::uint64_t own = place(rank, step.place)[step.source + i];
-        place(rank, Place::accumulator)[step.range.begin + i] = message[i] + own;
+        const bool theirs_first = step.peer < static_cast<int>(rank);
+        place(rank, Place::accumulator)[step.range.begin + i] =
+            theirs_first ? combine_(message[i], own) : combine_(own, message[i]);
       }
     } else {
       const Numbers& from = place(rank, step.kind == Step::Kind::finish ? Place::accumulator : Place::input);
@@ -135,6 +142,7 @@ class PlanMachine {
 
   const std::vector<Plan> plans_;
   const bool one_memory_;
+  const Combine combine_;
   std::vector<Rank> ranks_;
   std::vector<std::pair<std::size_t, std::uint32_t>> ready_;
   std::map<Letter, Numbers> messages_;

@@ -118,6 +118,11 @@ TEST_F(BoardOfAJob, AWaitReturnsAfterAChange) {
   EXPECT_TRUE(anna.board->wait(version, rpc::Clock::now())) << "it has changed already";
 }
 
+TEST_F(BoardOfAJob, AWaitTimesOut) {
+  while (anna.board->wait(anna.board->view().version, rpc::Clock::now() + 1ms)) {
+  }  // until the board has read all records
+}
+
 TEST_F(BoardOfAJob, TheEndOfTheMembershipFailsAWait) {
   Worker bert(store, "bert", 1);
   bert.agent.shut_down();

@@ -66,10 +66,11 @@ TEST(StateSpace, TakesTheFinestCutsThatFit) {
 }
 
 TEST(StateSpace, RefusesMoreStatesThanAllowed) {
-  test::expect_error(
-      [] { return StateSpace(two_branches(3, 3), Cuts::all, 17).size(); }, rpc::ErrorKind::resource_exhausted,
-      "partition: the graph can be cut at more than 17 places (antichains), expected no more: keep branches "
-      "whole, cut the topological order, or allow more cuts");
+  test::expect_error([] { return StateSpace(two_branches(3, 3), Cuts::all, 17).size(); },
+                     rpc::ErrorKind::resource_exhausted,
+                     test::whole("partition: the graph can be cut at more than 17 places (antichains), "
+                                 "expected no more: keep branches "
+                                 "whole, cut the topological order, or allow more cuts"));
 }
 
 TEST(StateSpace, CountsTheOutputsThatCrossACut) {

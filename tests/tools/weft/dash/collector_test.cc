@@ -91,6 +91,27 @@ TEST(CollectorTest, ARefusedQueryDoesNotAffectOtherQueries) {
   EXPECT_TRUE(sample.agents[0].groups.empty());
 }
 
+TEST(CollectorTest, AnAgentThatHasEndedIsSilentAndItsNextIncarnationIsAskedAgain) {
+  test::Cluster cluster{{.tcp = true}, {"a", "b"}};
+  const std::string address = address_of(cluster["b"]);
+  Client client(address_of(cluster["a"]), std::chrono::seconds{5});
+  Collector collector(client, {address});
+  EXPECT_EQ(collector.collect().agents.size(), 2U);
+  cluster.end("b");
+  const JobSample sample = collector.collect();
+  ASSERT_EQ(sample.agents.size(), 2U);
+  EXPECT_EQ(sample.agents[0].silent.empty() + sample.agents[1].silent.empty(), 1);
+
+  const auto gauges = std::make_shared<rpc::Gauges>();
+  gauges->set("loss", 1);
+  rpc::Agent again({.name = "b", .listen = {address}}, {gauges->layer()});
+  test::eventually("the next incarnation answers", [&] {
+    for (const AgentSample& agent : collector.collect().agents)
+      if (agent.stats.gauges.contains("loss")) return true;
+    return false;
+  });
+}
+
 TEST(CollectorTest, FindsTheMembersOfAJobByTheAgentWithTheStore) {
   test::TcpJobStore store;
   std::vector<std::unique_ptr<rpc::Job>> jobs;

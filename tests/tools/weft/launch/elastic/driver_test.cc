@@ -175,6 +175,14 @@ TEST(ElasticDriver, AFirstDiscoveryThatFailsEndsTheJob) {
   EXPECT_EQ(job.end(), "the first discovery of hosts failed: no such file");
 }
 
+TEST(ElasticDriver, ALaterDiscoveryThatFailsChangesNothing) {
+  Job job(from_to(1, 4));
+  job.find(two_hosts);
+  for (int i = 0; i < 3; ++i) job.fail_discovery("a timeout");
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
+  EXPECT_EQ(job.notes.size(), 1U) << "told once";
+}
+
 // --- Hosts join and leave ---
 
 TEST(ElasticDriver, WorkersStartOnAHostThatIsAdded) {
