@@ -25,8 +25,9 @@ class SharedFuture {
   bool ready() const { return held().ready(); }
   // The copies of a value share what a copy of T shares: a copy of an at::Tensor has the same elements.
   Future<T> future() const { return held().add(); }
-  T get() const { return future().get(); }
-  T get(std::chrono::nanoseconds timeout) const { return future().get(timeout); }
+  // As Future::get(), but returns a copy of the value.
+  T get() const { return held().wait(std::nullopt); }
+  T get(std::chrono::nanoseconds timeout) const { return held().wait(timeout); }
   void cancel() const {
     const auto& operation = held().operation;
     if (operation->work && !operation->done()) operation->work(WorkRequest::cancel);
@@ -38,6 +39,7 @@ class SharedFuture {
 
     const std::shared_ptr<detail::FutureState<T>> operation;
     Mutex mutex;
+    Condition completed;
     std::optional<Result<T>> result WEFT_GUARDED_BY(mutex);
     std::vector<Promise<T>> consumers WEFT_GUARDED_BY(mutex);
 
@@ -47,12 +49,26 @@ class SharedFuture {
         MutexLock lock(mutex);
         result = arrived;
         waiting.swap(consumers);
+        completed.notify_all();
       }
       for (Promise<T>& consumer : waiting) consumer.complete(arrived);
     }
     bool ready() {
       MutexLock lock(mutex);
       return result.has_value();
+    }
+    T wait(std::optional<std::chrono::nanoseconds> timeout) {
+      MutexLock lock(mutex);
+      const auto is_completed = [this]() WEFT_REQUIRES(mutex) { return result.has_value(); };
+      if (!is_completed()) {
+        detail::refuse_blocking(operation->loop.get());
+        if (!timeout) {
+          completed.wait(lock, is_completed);
+        } else if (!completed.wait_until(lock, later(Clock::now(), *timeout), is_completed)) {
+          detail::timed_out(operation->work ? operation->work(WorkRequest::title) : std::string(), *timeout);
+        }
+      }
+      return Result<T>(*result).get();
     }
     Future<T> add() {
       Promise<T> promise(operation->loop, operation->exceptions);
