@@ -106,7 +106,7 @@ Converted<T> convert(T&& argument, at::ScalarType dtype) {
 
 // Runs the module with its arguments converted to the type.
 template <class Module, class... Arguments>
-auto forward_in(at::ScalarType dtype, Module& module, Arguments&&... arguments) {
+auto forward_in([[maybe_unused]] at::ScalarType dtype, Module& module, Arguments&&... arguments) {
   std::tuple<Converted<Arguments>...> converted(convert(std::forward<Arguments>(arguments), dtype)...);
   return [&]<std::size_t... i>(std::index_sequence<i...>) {
     return module.forward(std::forward<Arguments>(std::get<i>(converted))...);
