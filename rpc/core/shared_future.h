@@ -21,6 +21,7 @@ class SharedFuture {
     });
   }
 
+  // As the functions of Future.
   bool valid() const { return shared_ != nullptr; }
   bool ready() const { return held().ready(); }
   // The copies of a value share what a copy of T shares: a copy of an at::Tensor has the same elements.

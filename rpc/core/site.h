@@ -27,6 +27,7 @@ class Site {
     return site;
   }
 
+  // Whether the place is known, and the place: "train.cc:12".
   bool known() const { return line_ != 0; }
   std::string text() const {
     return std::string(file_.substr(file_.rfind('/') + 1)) + ":" + std::to_string(line_);

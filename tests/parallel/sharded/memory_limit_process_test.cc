@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t MiB = std::size_t{1} << 20;
 constexpr std::int64_t width = 1024, blocks = 24;  // 96 MiB of parameters; with gradients and AdamW 384 MiB
-constexpr std::size_t limit = 256 * MiB;           // of address space, in addition to that of the program
+constexpr std::size_t limit = 320 * MiB;           // of address space, in addition to that of the program
 
 // Limits the address space, as `ulimit -v` does.
 void set_limit() {
