@@ -117,9 +117,9 @@ class DdpTrain(FolderTest):
         """After kill -9 of every rank. The ranks of a step have 64 images together."""
         # A low rate, so that rounding differences between numbers of ranks do not grow.
         options = ("--images", 1920, "--group-norm", "--checkpoint-every", 10, "--learning-rate", 0.01, "--shard")
-        want, accuracy, _ = self.train(self.folder, 2, *options, "zero1")
-        whole = next(iter(want.values()))
         for shard, before, after in (("zero1", 2, 4), ("zero3", 4, 2)):
+            want, accuracy, _ = self.train(self.folder / (shard + "whole"), before, *options, shard, batch=64 // before)
+            whole = next(iter(want.values()))
             out = self.folder / shard
             own = (*options, shard, "--checkpoint", out / "state")
             finished = f"{shard}/state/step-?????????/manifest.safetensors"
