@@ -123,28 +123,25 @@ bool ServedStream::may_answer() const {
 // replies.
 void ServedStream::pump() {
   MutexLock lock(mutex_);
-  if (pumping_) {
-    again_ = true;
-    return;
-  }
+  if (pumping_) return;  // the thread that pumps evaluates the state again before it stops
   pumping_ = true;
-  do {
-    again_ = false;
+  bool has_answered = true;
+  while (has_answered) {
     while (may_ask()) {
       asking_ = true;
       lock.unlock();
       ask();
       lock.lock();
     }
-    if (may_answer()) {
+    has_answered = may_answer();
+    if (has_answered) {
       const Call call = std::move(waiting_.front());
       waiting_.pop_front();
       lock.unlock();
       answer(call);
       lock.lock();
-      again_ = true;
     }
-  } while (again_);
+  }
   const std::uint64_t left = over_ ? taken_ - sent_ : 0;
   sent_ += left;
   pumping_ = false;

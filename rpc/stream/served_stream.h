@@ -70,7 +70,6 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
   std::weak_ptr<StreamTable> table_;  // constant after belongs_to(), like id_
   std::uint64_t id_ = 0;
   bool pumping_ WEFT_GUARDED_BY(mutex_) = false;
-  bool again_ WEFT_GUARDED_BY(mutex_) = false;  // the thread that runs pump() must repeat its loop
   bool asking_ WEFT_GUARDED_BY(mutex_) = false;
   bool over_ WEFT_GUARDED_BY(mutex_) = false;
   bool ended_ WEFT_GUARDED_BY(mutex_) = false;     // the source has ended
