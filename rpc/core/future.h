@@ -79,8 +79,8 @@ class FutureState {
 
   std::shared_ptr<const Loop> loop;           // the thread of this loop must not block on the future
   std::shared_ptr<ExceptionSink> exceptions;  // null: the loop's sink
-  // Handles requests of the consumer, on any thread. Set before the future is returned to its consumer. May
-  // be null.
+  // Handles requests of the consumers, on any thread, several at a time if the future is shared. Set before
+  // the future is returned to its consumer. May be null.
   UniqueFunction<std::string(WorkRequest)> work;
 
  private:
@@ -281,7 +281,7 @@ class [[nodiscard]] Future {
   }
 
   // Like then(f), but f runs in a job of the executor, where it may block if the executor permits that. The
-  // executor's sink receives what an f that returns void throws.
+  // executor must outlive the operation. Its sink receives what an f that returns void throws.
   template <class F>
   auto then(Executor& executor, F f) {
     using Returned = std::invoke_result_t<F&, Result<T>>;

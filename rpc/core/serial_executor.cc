@@ -38,8 +38,8 @@ struct SerialExecutor::State {
   }
 
   Executor& threads;
-  // null: idle. Otherwise a turn exists, and these jobs were posted after the last take() of the turn. The
-  // newest job is the first, and the oldest points to `end`.
+  // null: idle. Otherwise a runner exists, and these jobs were posted after the last take() of the runner.
+  // The newest job is the first, and the oldest points to `end`.
   std::atomic<Node*> posted{nullptr};
   Node end;
 };
@@ -52,7 +52,7 @@ class SerialExecutor::Runner {
   Runner& operator=(Runner&&) = delete;
   ~Runner() {
     if (state_ == nullptr) return;
-    // The other executor has dropped this turn: drop the jobs, too. They may own the last reference to this
+    // The other executor has dropped this runner: drop the jobs, too. They may own the last reference to this
     // executor.
     State::Node* const posted = state_->posted.exchange(nullptr, std::memory_order_acq_rel);
     State::drop(jobs_, nullptr);
@@ -66,7 +66,7 @@ class SerialExecutor::Runner {
       state_ = nullptr;
       return;
     }
-    // A turn runs one job, so that many objects share few threads fairly.
+    // A runner runs one job, so that many objects share few threads fairly.
     Executor& threads = state_->threads;
     threads.post(std::move(*this));
   }
@@ -75,7 +75,7 @@ class SerialExecutor::Runner {
   static void run(std::unique_ptr<State::Queued> queued) { queued->job(); }
 
   std::shared_ptr<State> state_;
-  State::Node* jobs_;  // the jobs of this turn and of the turns after it
+  State::Node* jobs_;  // the jobs of this runner and of the runners after it
 };
 
 SerialExecutor::SerialExecutor(Executor& threads) : state_(std::make_shared<State>(threads)) {}
@@ -91,7 +91,7 @@ void SerialExecutor::post(Callback job) {
                                                  std::memory_order_acq_rel, std::memory_order_relaxed));
   State::Node* const mine = queued.release();
   if (newest == nullptr) state_->threads.post(Runner(state_, mine));
-  // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): the turn that runs the job owns it.
+  // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): the runner that runs the job owns it.
 }
 
 }  // namespace weft::rpc

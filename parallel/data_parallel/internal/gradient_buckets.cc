@@ -163,8 +163,9 @@ void GradientBuckets::move_in(std::size_t parameter, at::Tensor& gradient) const
 
 void GradientBuckets::contribute(std::size_t parameter, const at::Tensor& present) {
   const at::Tensor& view = views_[parameter];
-  const bool is_here = present.defined() && !present.is_sparse() && present.data_ptr() == view.data_ptr();
-  before_[parameter] = is_here ? present.clone() : present;
+  const bool shares_memory =
+      present.defined() && !present.is_sparse() && present.data_ptr() == view.data_ptr();
+  before_[parameter] = shares_memory ? present.clone() : present;
   if (!present.defined()) {
     view.zero_();
   } else if (!is_alias(present, view)) {
