@@ -147,9 +147,9 @@ std::string store_address(const detail::JobUrl& url, const Environment& environm
 }
 
 // A host that every agent of the job can reach: the host of the store. If the store is a file, the host of
-// rank 0; empty if that host is not known.
+// rank 0; empty if that host is not known. An empty `store` is that of the program.
 std::string common_host(const Environment& environment, const std::string& store) {
-  if (store.starts_with("file:")) return host_in(environment, "MASTER_ADDR").value_or("");
+  if (store.empty() || store.starts_with("file:")) return host_in(environment, "MASTER_ADDR").value_or("");
   if (!store.starts_with(etcd)) return Address::parse(store).host;
   // etcd://host[:port][,host[:port]][/prefix]
   std::string first = store.substr(etcd.size(), store.find_first_of(",/", etcd.size()) - etcd.size());
@@ -192,15 +192,16 @@ std::shared_ptr<const Credentials> credentials_from(const Environment& environme
   return none ? nullptr : std::make_shared<const Credentials>(std::move(files));
 }
 
-MemberOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup,
-                         const LocalAddress& towards) {
+MemberOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup, const LocalAddress& towards,
+                         std::shared_ptr<ProgramStore> program_store = nullptr) {
   const Environment environment(lookup);
   const StatedPlace place = stated_place(url, environment, lookup);
   Rendezvous job;
   job.fixed_world = !environment.flag("WEFT_ELASTIC_WORLD");
   job.world_size = place.world_size.value_or(0);
   job.rank = place.rank.value_or(Rendezvous::no_rank);
-  job.store = store_address(url, environment, place, towards);
+  job.program_store = std::move(program_store);
+  if (job.program_store == nullptr) job.store = store_address(url, environment, place, towards);
   if (place.batch && !place.batch->role.empty()) {
     job.metadata["role"] = place.batch->role;
     job.metadata["role_rank"] = std::to_string(place.batch->role_rank);
@@ -220,12 +221,13 @@ MemberOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup
   options.name = name_from(environment, place);
   options.insecure = environment.flag("WEFT_INSECURE");
   options.credentials = credentials_from(environment);
-  const bool kept_by_rank_0 = !job.store.starts_with("file:") && !job.store.starts_with(etcd);
+  const bool at_given_address =
+      job.program_store == nullptr && !job.store.starts_with("file:") && !job.store.starts_with(etcd);
   if (const auto listen = environment.find("WEFT_LISTEN")) {
     options.listen = split(*listen);
     for (const std::string& address : options.listen) (void)Address::parse(address);
   }
-  if (job.rank == 0 && kept_by_rank_0) {
+  if (job.rank == 0 && at_given_address) {
     // WEFT_LISTEN of rank 0 states where the store's address is bound, for example to all interfaces.
     if (options.listen.empty()) options.listen = {hosts_address(environment, place, job.store, towards)};
   } else if (options.listen.empty()) {
@@ -253,10 +255,26 @@ MemberOptions options_from(const std::string& url, const VariableLookup& lookup,
   return options_of(detail::job_url(url), lookup, towards);
 }
 
+MemberOptions options_from(std::shared_ptr<ProgramStore> store, std::string prefix, std::size_t rank,
+                           std::size_t world_size, const VariableLookup& lookup,
+                           const LocalAddress& towards) {
+  const detail::JobUrl place{
+      .text = "the program's store", .store = "", .rank = rank, .world_size = world_size};
+  MemberOptions options = options_of(place, lookup, towards, std::move(store));
+  options.rendezvous.program_prefix = std::move(prefix);
+  return options;
+}
+
 MemberOptions from_environment() { return options_from(detail::variable, local_address_towards); }
 
 MemberOptions from_url(const std::string& url) {
   return options_from(url, detail::variable, local_address_towards);
+}
+
+MemberOptions from_program_store(std::shared_ptr<ProgramStore> store, std::string prefix, std::size_t rank,
+                                 std::size_t world_size) {
+  return options_from(std::move(store), std::move(prefix), rank, world_size, detail::variable,
+                      local_address_towards);
 }
 
 }  // namespace weft::rpc

@@ -1,4 +1,5 @@
-// from_environment() and from_url(): the options of an agent as its launcher states them.
+// from_environment(), from_url() and from_program_store(): the options of an agent as its launcher states
+// them.
 //
 // Job::from_environment() and Job::from_url() call these functions. They read the variables of the process
 // and the addresses of this host. Thread-safety: any thread, while no thread changes the environment.
@@ -6,6 +7,7 @@
 
 #include <weft/rpc/job/job.h>
 #include <weft/rpc/job/job_place.h>
+#include <weft/rpc/job/store/program_store.h>
 
 #include <functional>
 
@@ -50,11 +52,22 @@ WEFT_EXPORT MemberOptions from_environment();
 // text names the part).
 WEFT_EXPORT MemberOptions from_url(const std::string& url);
 
-// Like from_environment() and from_url(). lookup: returns the value of a variable. towards: returns this
+// The options of a member of a fixed world whose ranks meet through a store of the program, under a prefix
+// (Rendezvous::program_store). The rank and the size come from the program, and all other values from the
+// environment as in from_environment(). Rank 0 listens as the other ranks do: at WEFT_LISTEN, or on any free
+// port of WEFT_HOST, by default of this host's address on the route to MASTER_ADDR, or of 127.0.0.1 if
+// neither is set. Throws as from_environment() does.
+WEFT_EXPORT MemberOptions from_program_store(std::shared_ptr<ProgramStore> store, std::string prefix,
+                                             std::size_t rank, std::size_t world_size);
+
+// Like the functions above. lookup: returns the value of a variable. towards: returns this
 // host's address on the route to a host (local_address_towards).
 using LocalAddress = std::function<std::string(const std::string& host)>;
 WEFT_EXPORT MemberOptions options_from(const VariableLookup& lookup, const LocalAddress& towards);
 WEFT_EXPORT MemberOptions options_from(const std::string& url, const VariableLookup& lookup,
+                                       const LocalAddress& towards);
+WEFT_EXPORT MemberOptions options_from(std::shared_ptr<ProgramStore> store, std::string prefix,
+                                       std::size_t rank, std::size_t world_size, const VariableLookup& lookup,
                                        const LocalAddress& towards);
 
 }  // namespace weft::rpc

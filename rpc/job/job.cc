@@ -57,13 +57,21 @@ Peer Job::peer(std::size_t rank) const {
   return Peer(core, core->routes().to_name(membership_->name_of(rank)));
 }
 
-Future<void> Job::wait_for(std::size_t members) { return membership_->wait_for(members); }
+Future<void> Job::wait_for(std::size_t members, std::chrono::nanoseconds timeout) {
+  return membership_->wait_for(members, timeout);
+}
 
 std::vector<Member> Job::members() const { return membership_->members(); }
 
 std::unique_ptr<MemberWatch> Job::watch_members() { return membership_->watch(); }
 
-std::shared_ptr<Store> Job::store() const { return membership_->store(); }
+std::shared_ptr<Store> Job::store() const {
+  auto store = membership_->store();
+  if (store == nullptr)
+    throw Error(ErrorKind::failed_precondition,
+                "'" + name() + "' has not joined its job: await join() before store()");
+  return store;
+}
 
 Future<void> Job::quiesce(CollectiveOptions options) { return membership_->quiesce(std::move(options)); }
 
@@ -71,7 +79,9 @@ Future<std::map<std::string, Buffer>> Job::gather(CollectiveOptions options, std
   return membership_->gather(std::move(options), std::move(type), std::move(value));
 }
 
-Future<void> Job::join() { return wait_for(rendezvous().fixed_world ? world_size() : 1); }
+Future<void> Job::join(std::chrono::nanoseconds timeout) {
+  return wait_for(rendezvous().fixed_world ? world_size() : 1, timeout);
+}
 
 Future<void> Job::barrier(CollectiveOptions options) {
   return gather(std::move(options), "", Buffer{}).then([](auto&& all) {

@@ -52,13 +52,16 @@ class WEFT_EXPORT Job {
   Peer peer(std::size_t rank) const;
 
   // Joins, and completes when all ranks of a fixed world have joined. In an elastic world it completes when
-  // this member has joined.
-  Future<void> join();
+  // this member has joined. Otherwise as wait_for().
+  Future<void> join(std::chrono::nanoseconds timeout = no_timeout);
   // Joins, and completes when `members` members have joined. In a fixed world, members that have left also
   // count. In an elastic world, only present members count. While the store cannot be reached, it tries again
   // for five minutes. already_exists: another agent has the name or the rank. failed_precondition: the
-  // rendezvous states another kind of world (fixed or elastic) or another size than the job has.
-  Future<void> wait_for(std::size_t members);
+  // rendezvous states another kind of world (fixed or elastic) or another size than the job has. If the agent
+  // could not join, the next call joins again. deadline_exceeded after `timeout`: the error names the ranks
+  // that have not joined, or states why this agent has not. The agent then still is a member, or continues to
+  // join, until it leaves or ends, and the next call waits again.
+  Future<void> wait_for(std::size_t members, std::chrono::nanoseconds timeout = no_timeout);
   // The present members, as the store last reported them, and their changes.
   std::vector<Member> members() const;
   std::unique_ptr<MemberWatch> watch_members();
@@ -92,12 +95,17 @@ class WEFT_EXPORT Job {
   Future<void> quiesce(CollectiveOptions options);
   Future<void> quiesce() { return quiesce(CollectiveOptions{}); }
 
-  // The job's store, for higher layers: their keys begin with the layer's name and '/'. In an elastic world
-  // whose rank 0 keeps the store, the store ends with that agent.
+  // The job's store, for higher layers: their keys begin with the layer's name and '/'. If rank 0 keeps the
+  // store, the store ends with that agent. With Rendezvous::program_store, store() throws failed_precondition
+  // before this member has joined.
   std::shared_ptr<Store> store() const;
 
   // The end of the membership. A member without further work either leaves, or serves the other members until
-  // they also have no work. If rank 0 keeps the store, rank 0 must serve.
+  // they also have no work. If rank 0 keeps the store of an elastic world, rank 0 must serve. In a fixed
+  // world that all members have joined, members may leave in any order. After such a rank 0 has left, the
+  // other members call each other, use their existing process groups, and leave without an error. Waits,
+  // watches, barriers, all_gathers and new process groups then fail with unavailable, which names rank 0, and
+  // a loss is known only to the members that have a connection to the lost one.
   Future<void> leave();  // as Agent::leave()
   // Blocks until no other member has work left and every member has released its references; then this member
   // leaves. Returns at once if leave() was called, or if an earlier call has returned. Throws the error of a

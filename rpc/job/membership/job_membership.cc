@@ -23,6 +23,7 @@ constexpr auto release_timeout = std::chrono::seconds{10};
 // While members join one after the other, each look then reports several of them. The store's keeper would
 // send O(n) reports to each of n members if each looked again at once.
 constexpr auto pause_per_member = std::chrono::microseconds{250};
+constexpr std::size_t max_named_ranks = 16;  // in an error
 
 }  // namespace
 
@@ -65,6 +66,8 @@ void JobMembership::begin_joining() {
 void JobMembership::joined(Result<Joining::Joined>&& result) {
   std::vector<std::shared_ptr<Promise<void>>> leavers;
   std::shared_ptr<LeaseKeeper> keeper;  // of a member that joined too late
+  std::optional<StoreViewMessage> last_records;
+  AgentId host;
   {
     MutexLock lock(mutex_);
     if (phase_ == Phase::joining) phase_ = result.ok() ? Phase::joined : Phase::apart;
@@ -77,6 +80,8 @@ void JobMembership::joined(Result<Joining::Joined>&& result) {
     }
     leavers = std::exchange(leavers_, {});
     joining_ = nullptr;
+    last_records.swap(last_records_);
+    if (host_) host = host_->id();
   }
   if (!result.ok()) {
     const Error error = error_of(result.error());
@@ -86,8 +91,12 @@ void JobMembership::joined(Result<Joining::Joined>&& result) {
     for (const auto& leaver : leavers) leaver->complete(Result<void>{});  // it never was a member
     return;
   }
-  publish_state();
-  look();
+  if (last_records) {
+    on_host_left(host, *std::move(last_records));
+  } else {
+    publish_state();
+    look();
+  }
   for (auto& leaver : leavers) publish_left(std::move(leaver));
 }
 
@@ -103,7 +112,8 @@ void JobMembership::look() {
     turn = ++turn_;
     after = version_;
   }
-  auto look = access_.store->watch(std::string(membership_keys::members), after, {.timeout = look_timeout})
+  auto look = store()
+                  ->watch(std::string(membership_keys::members), after, {.timeout = look_timeout})
                   .then([weak = weak_from_this()](Result<StoreChanges>&& changes) {
                     if (const auto job = weak.lock()) job->looked(std::move(changes));
                     return true;
@@ -161,7 +171,7 @@ bool JobMembership::take(const StoreChanges& changes) {
   {
     MutexLock lock(mutex_);
     blind_since_.reset();
-    if (phase_ != Phase::joined) {
+    if (phase_ != Phase::joined || changes.version < version_) {  // older than the host's last records
       looking_ = false;
       return false;
     }
@@ -285,8 +295,10 @@ void JobMembership::find_addresses(const std::string& name, UniqueFunction<void(
     if (const MemberRecord* member = roster_.find(name)) known = *member;
     if (host_ && host_->name == name) known = host_;
   }
-  if (known && !known->gone()) return done(addresses(*known));
-  access_.store->try_get(member_key(name))
+  const auto store = this->store();
+  if ((known && !known->gone()) || store == nullptr)
+    return done(known ? addresses(*known) : std::vector<Address>{});
+  store->try_get(member_key(name))
       .then([name, addresses, done = std::move(done)](Result<std::optional<std::string>>&& record) mutable {
         auto found = capture([&] {
           const auto text = std::move(record).get();
@@ -294,6 +306,11 @@ void JobMembership::find_addresses(const std::string& name, UniqueFunction<void(
         });
         done(found.ok() ? std::move(found).get() : std::vector<Address>{});
       });
+}
+
+std::shared_ptr<Store> JobMembership::store() const {
+  MutexLock lock(mutex_);
+  return self_.store != nullptr ? self_.store : access_.store;
 }
 
 std::vector<Member> JobMembership::members() const {
@@ -315,12 +332,12 @@ std::exception_ptr JobMembership::why_not() const {
   return nullptr;
 }
 
-Future<void> JobMembership::wait_for(std::size_t agents) {
+Future<void> JobMembership::wait_for(std::size_t agents, std::chrono::nanoseconds timeout) {
   if (rendezvous_.fixed_world && agents > rendezvous_.world_size)
     return Future<void>::made(
         Error(ErrorKind::invalid_argument, "wait_for: a world of " + std::to_string(rendezvous_.world_size) +
                                                " cannot have " + std::to_string(agents) + " agents"));
-  return add_waiter(std::max<std::size_t>(agents, 1), no_timeout);
+  return add_waiter(std::max<std::size_t>(agents, 1), timeout);
 }
 
 Future<void> JobMembership::others_left(std::chrono::nanoseconds timeout) { return add_waiter(0, timeout); }
@@ -334,6 +351,7 @@ Future<void> JobMembership::add_waiter(std::size_t agents, std::chrono::nanoseco
   };
   promise->on_cancel(end_waiter(ErrorKind::cancelled));
   auto future = promise->future();
+  if (phase_ == Phase::apart) join_error_ = nullptr;  // joins again
   if (const auto error = why_not()) {
     lock.unlock();
     promise->fail(error);
@@ -366,8 +384,10 @@ void JobMembership::end_waiter(std::uint64_t id, ErrorKind kind) {
     const auto found = waiters_.find(id);
     if (found == waiters_.end()) return;
     promise = std::move(found->second.promise);
+    const std::size_t agents = found->second.agents;
     waiters_.erase(found);
-    if (kind == ErrorKind::deadline_exceeded) why = remaining_members_text();
+    if (kind == ErrorKind::deadline_exceeded)
+      why = agents == 0 ? remaining_members_text() : missing_members_text(agents);
   }
   publish_state();
   promise->fail(Error(kind, why));
@@ -381,6 +401,29 @@ std::string JobMembership::remaining_members_text() const {
     names += (names.empty() ? "" : ", and ") + std::to_string(world - joined) + " that never joined";
   return "other members have not left before the deadline: " +
          (names.empty() ? "the store has no list of them" : names);
+}
+
+std::string JobMembership::missing_members_text(std::size_t agents) const {
+  const std::string deadline = " before the deadline";
+  if (version_ == 0)
+    return "'" + own_name() + "' has not joined its job" + deadline + ": " +
+           (joining_ != nullptr ? joining_->obstacle() : "the job's store has not listed the members");
+  if (!rendezvous_.fixed_world)
+    return std::to_string(roster_.here()) + " of " + std::to_string(agents) + " members are present" +
+           deadline;
+  std::vector<bool> joined(rendezvous_.world_size);
+  for (const auto& [name, member] : roster_.members())
+    if (member->state != MemberState::claimed && member->rank && *member->rank < joined.size())
+      joined[*member->rank] = true;
+  std::string ranks;
+  std::size_t missing = 0;
+  for (std::size_t rank = 0; rank < joined.size(); ++rank) {
+    if (joined[rank]) continue;
+    if (++missing <= max_named_ranks) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  if (missing > max_named_ranks) ranks += " and " + std::to_string(missing - max_named_ranks) + " others";
+  return std::to_string(missing) + " of " + std::to_string(joined.size()) + " ranks have not joined" +
+         deadline + ": " + ranks;
 }
 
 std::unique_ptr<MemberWatch> JobMembership::watch() {
@@ -410,8 +453,7 @@ Future<JobMembership::Events> JobMembership::next(const std::shared_ptr<Watcher>
   {
     MutexLock lock(mutex_);
     error = why_not();
-    if (error == nullptr && store_gone_)
-      error = std::make_exception_ptr(Error(ErrorKind::unavailable, "the host of the job's store is gone"));
+    if (error == nullptr && store_gone_) error = std::make_exception_ptr(host_has_left());
     if (error == nullptr && phase_ == Phase::apart)
       error = std::make_exception_ptr(
           Error(ErrorKind::failed_precondition,
@@ -569,7 +611,8 @@ void JobMembership::publish_state() {
     next.state = state;
     lease = self_.lease;
   }
-  access_.store->compare_set(member_key(own_name()), before, to_text(next), lease)
+  store()
+      ->compare_set(member_key(own_name()), before, to_text(next), lease)
       .then(while_alive(this, [next](JobMembership& job, Result<StoreExchange>&& result) {
         job.published_state(next, std::move(result));
       }));
@@ -614,17 +657,29 @@ bool JobMembership::adopt(const std::optional<std::string>& actual) {
 void JobMembership::store_is_gone() {
   std::string text;
   Spared spared = Spared::nobody;
+  // The host's address may belong to another job's store soon, which does not know this lease.
+  std::shared_ptr<LeaseKeeper> keeper;
   {
     MutexLock lock(mutex_);
     store_gone_ = true;
+    keeper = std::move(self_.keeper);
     if (version_ != 0 && no_member_works()) spared = Spared::serving_only;  // answer() completes their wait
     for (const std::string& name : awaited())
       if (!host_ || name != host_->name) text += (text.empty() ? "" : ", ") + name;
-    text = "'" + (host_ ? host_->name : rendezvous_.store) + "' keeps this job's store and has left" +
-           (text.empty() ? "" : " before " + text) + ": it should serve until the others have left";
+    text = "'" + (host_ ? host_->name : title_of_store(rendezvous_)) +
+           "' keeps this job's store and has left" + (text.empty() ? "" : " before " + text) +
+           ": it should serve until the others have left";
   }
   answer();
   fail_all(Error(ErrorKind::unavailable, text), spared);
+}
+
+// For operations that start after the host has left.
+Error JobMembership::host_has_left() const {
+  return Error(ErrorKind::unavailable,
+               "'" + (host_ ? host_->name : title_of_store(rendezvous_)) +
+                   "' (rank 0), which kept this job's store, has left: existing groups "
+                   "and calls continue, new groups, barriers and all_gathers need rank 0");
 }
 
 }  // namespace weft::rpc::detail

@@ -25,6 +25,7 @@
 #include <weft/rpc/job/membership/rendezvous.h>
 #include <weft/rpc/job/membership/roster.h>
 #include <weft/rpc/job/membership/store_access.h>
+#include <weft/rpc/job/store/store_service.h>
 
 namespace weft::rpc::detail {
 
@@ -54,8 +55,9 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   // store cannot be reached, wait_for() retries for five minutes. already_exists: another agent has the name
   // or the rank. In an elastic world, that agent is alive, because wait_for() waits until the lease of a dead
   // agent has expired. failed_precondition: this agent's Rendezvous states another kind of world (fixed or
-  // elastic) or another size than the job has.
-  Future<void> wait_for(std::size_t agents);
+  // elastic) or another size than the job has. deadline_exceeded after `timeout`, as Job::wait_for() does.
+  // The next call after an error of joining joins again.
+  Future<void> wait_for(std::size_t agents, std::chrono::nanoseconds timeout = no_timeout);
   // The present members, as the store last reported them. Empty until this agent has joined.
   std::vector<Member> members() const;
   // The name of the member with this rank in a fixed world, present or gone, as last seen. Throws not_found
@@ -65,9 +67,11 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   std::unique_ptr<MemberWatch> watch();
   Future<std::vector<MemberEvent>> next(const std::shared_ptr<Watcher>& watcher);  // MemberWatch::next()
   // Leaves the job in an orderly way, before the agent drains, so that the other members do not consider it
-  // lost. If the host leaves before other members, the waits of these members fail with unavailable. So the
-  // host calls others_left() first. While the store cannot be reached, leave() tries again for
-  // Rendezvous::lease. If it fails, this agent is still a member, and leave() may be called again.
+  // lost. If the host, which keeps the store, leaves a fixed world that all members have joined, it sends the
+  // last records to the others first: their joins complete, and they leave without the store. Their other
+  // waits fail with unavailable, so a host whose members need the job calls others_left() first. While the
+  // store cannot be reached, leave() tries again for Rendezvous::lease. If it fails, this agent is still a
+  // member, and leave() may be called again.
   Future<void> leave();
   // For a member that only serves: completes when this member has left. The member leaves when all members
   // have joined (in a fixed world: world_size members), no other member has work left, and all serving
@@ -80,13 +84,14 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   // Job::all_gather does.
   Future<std::map<std::string, Buffer>> gather(CollectiveOptions options, std::string type, Buffer value);
   Future<void> quiesce(CollectiveOptions options);  // as Job::quiesce
-  std::shared_ptr<Store> store() const { return access_.store; }
-  void shut_down();  // all pending futures fail with shut_down
+  std::shared_ptr<Store> store() const;  // null until this agent has joined, if it has a program's store
+  void shut_down();                      // all pending futures fail with shut_down
 
   void peer_gone(const AgentId& peer, const Error& reason);
   void peer_job_failed(const AgentId& peer, const Error& error);
   void check_alive() const;  // on the host: a joining member has called; throws the error that ended the job
   void on_loss_report(const AgentId& reporter, const std::string& name, const std::string& reason);
+  void on_host_left(const AgentId& reporter, StoreViewMessage records);
   // On the leader of a collective: a member has called. Throws if this agent is not the leader.
   Future<CollectiveLeader::Gathered> arrive(CallContext& call, const CollectiveArrival& arrival,
                                             Buffer value);
@@ -127,6 +132,7 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   Future<void> add_waiter(std::size_t agents, std::chrono::nanoseconds timeout);
   void end_waiter(std::uint64_t id, ErrorKind kind);
   std::string remaining_members_text() const WEFT_REQUIRES(mutex_);
+  std::string missing_members_text(std::size_t agents) const WEFT_REQUIRES(mutex_);
   Events events_for(Watcher& watcher) const WEFT_REQUIRES(mutex_);
   void answer();
   void released();
@@ -138,6 +144,7 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   // is a record of this incarnation, and returns true if the caller should try again with it.
   bool adopt(const std::optional<std::string>& actual) WEFT_REQUIRES(mutex_);
   void store_is_gone();
+  Error host_has_left() const WEFT_REQUIRES(mutex_);
 
   // Collectives.
   // The incarnations of the members that take part. Throws if the options are invalid, or if a member is
@@ -153,7 +160,8 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   Future<StoreLease> remembrance();
   void wrote_left(const std::string& text, Result<StoreExchange>&& result);
   void left(Result<void>&& published);
-  void after_left(const std::shared_ptr<Promise<void>>& done);
+  void after_left(std::function<void()> done);
+  Future<void> announce_end(const StoreView& records) const;
   void judge(const AgentId& peer, const Error& reason, const Roster& roster);
   void announce_loss(const MemberRecord& lost, const Error& reason, const Roster& roster);
   void fail(const Error& error);
@@ -175,6 +183,8 @@ class WEFT_EXPORT JobMembership final : public std::enable_shared_from_this<JobM
   // The record of the host; nullopt: this agent is the host, or the host is unknown.
   std::optional<MemberRecord> host_ WEFT_GUARDED_BY(mutex_);
   bool store_gone_ WEFT_GUARDED_BY(mutex_) = false;  // the host, which kept the store, has left
+  // The records that the host has sent when it left, if this member had not joined yet.
+  std::optional<StoreViewMessage> last_records_ WEFT_GUARDED_BY(mutex_);
   // `record` is the record that the store is known to have.
   Joining::Joined self_ WEFT_GUARDED_BY(mutex_);
   bool publishing_ WEFT_GUARDED_BY(mutex_) = false;  // publish_state() is in progress
@@ -213,12 +223,14 @@ class MembershipService {
   explicit MembershipService(std::weak_ptr<JobMembership> job) : job_(std::move(job)) {}
   void check_alive(CallContext& call);
   void lost(CallContext& call, std::string name, std::string reason);
+  void host_left(CallContext& call, StoreViewMessage records);
   Future<CollectiveLeader::Gathered> arrive(CallContext& call, CollectiveArrival arrival, Buffer value);
 
   using Service = rpc::Service<
       "weft.membership",
       Method<"check_alive", &MembershipService::check_alive, idempotent, non_blocking, background>,
       Method<"lost", &MembershipService::lost, idempotent, non_blocking, background>,
+      Method<"host_left", &MembershipService::host_left, idempotent, non_blocking, background>,
       Method<"arrive", &MembershipService::arrive, non_blocking, background>>;
 
  private:

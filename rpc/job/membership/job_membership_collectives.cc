@@ -116,7 +116,7 @@ CollectiveMembers JobMembership::incarnations_among(const CollectiveOptions& opt
 CollectiveArrival JobMembership::next_arrival(const CollectiveOptions& options, std::string type) {
   MutexLock lock(mutex_);
   if (const auto error = why_not()) std::rethrow_exception(error);
-  if (store_gone_) throw Error(ErrorKind::unavailable, "the host of the job's store is gone");
+  if (store_gone_) throw host_has_left();
   if (phase_ != Phase::joined || version_ == 0)
     throw Error(ErrorKind::failed_precondition,
                 "'" + own_name() + "' has not joined its job: await wait_for() first");
@@ -186,7 +186,7 @@ Future<CollectiveLeader::Gathered> JobMembership::arrive(CallContext& call, cons
     MutexLock lock(mutex_);
     if (const auto error = why_not(); error != nullptr && phase_ != Phase::ended)
       std::rethrow_exception(error);
-    if (store_gone_) throw Error(ErrorKind::unavailable, "the host of the job's store is gone");
+    if (store_gone_) throw host_has_left();
   }
   auto all = leader_->arrive(member, arrival, std::move(value));
   CollectiveArrival round = arrival;  // without the list

@@ -10,6 +10,8 @@ namespace {
 
 // How long a member that does not answer can delay the host in failing the job.
 constexpr auto notify_timeout = std::chrono::seconds{1};
+// How long a member that does not answer can delay the end of the host that leaves before others.
+constexpr auto end_timeout = std::chrono::seconds{5};
 // In an elastic world: how long a store keeps the record of a member that left or was lost. So the other
 // members can tell the two cases apart, and names that are used once do not accumulate.
 constexpr auto remembered = std::chrono::minutes{2};
@@ -92,7 +94,8 @@ void JobMembership::write_left() {
   record.state = MemberState::left;
   remembrance().then([self = shared_from_this(), before, text = to_text(record)](Result<StoreLease>&& lease) {
     if (!lease.ok()) return self->wrote_left(text, lease.error());
-    self->access_.store->compare_set(member_key(self->own_name()), before, text, lease.value().id)
+    self->store()
+        ->compare_set(member_key(self->own_name()), before, text, lease.value().id)
         .then([self, text](Result<StoreExchange>&& result) { self->wrote_left(text, std::move(result)); });
   });
 }
@@ -101,7 +104,7 @@ void JobMembership::write_left() {
 // not used again.
 Future<StoreLease> JobMembership::remembrance() {
   if (rendezvous_.fixed_world) return Future<StoreLease>::made(StoreLease{});
-  return access_.store->grant(remembered + 2 * rendezvous_.lease);
+  return store()->grant(remembered + 2 * rendezvous_.lease);
 }
 
 void JobMembership::wrote_left(const std::string& text, Result<StoreExchange>&& result) {
@@ -145,33 +148,72 @@ void JobMembership::left(Result<void>&& published) {
       keeper = std::move(self_.keeper);
     }
   }
-  for (const auto& leaver : leavers) {
-    if (published.ok()) {
-      after_left(leaver);
-    } else {
-      leaver->fail(published.error());
-    }
-  }
+  const auto complete = [leavers = std::move(leavers)](const Result<void>& result) {
+    for (const auto& leaver : leavers) leaver->complete(result);
+  };
+  if (!published.ok()) return complete(published);
+  after_left([complete] { complete(Result<void>{}); });
 }
 
-void JobMembership::after_left(const std::shared_ptr<Promise<void>>& done) {
-  if (is_host() && access_.with_host) access_.close();
-  if (!rendezvous_.fixed_world || access_.discard == nullptr) return done->complete(Result<void>{});
-  // The last member removes the job's data.
-  access_.store->list(std::string(membership_keys::members))
-      .then([self = shared_from_this(), done](Result<StoreView>&& view) {
+void JobMembership::after_left(std::function<void()> done) {
+  const bool keeps_store = is_host() && access_.with_host;
+  if (keeps_store && !rendezvous_.fixed_world) access_.close();
+  if (!rendezvous_.fixed_world || !(keeps_store || access_.discard)) return done();
+  store()
+      ->list(std::string(membership_keys::members))
+      .then([self = shared_from_this(), done, keeps_store](Result<StoreView>&& view) {
         const auto last = capture([&] {
-          const Roster roster(std::move(view).get());
+          const Roster roster(view.value());
           return roster.joined() >= self->rendezvous_.world_size &&
-                 roster.awaited_by(self->own_name(), true).empty();
+                 (keeps_store || roster.awaited_by(self->own_name(), true).empty());
         });
         if (!last.ok()) log_error(*self->core_, LogLevel::warning, error_of(last.error()));
-        if (!last.ok() || !Result<bool>(last).get()) return done->complete(Result<void>{});
-        self->access_.discard().then([self, done](Result<void>&& discarded) {
-          if (!discarded.ok()) log_error(*self->core_, LogLevel::warning, error_of(discarded.error()));
-          done->complete(Result<void>{});
+        const bool ends = last.ok() && Result<bool>(last).get();
+        // The host passes the records on. Of the other members, the last one removes the job's data.
+        Future<void> ended = !ends         ? Future<void>::made(Result<void>{})
+                             : keeps_store ? self->announce_end(view.value())
+                                           : self->access_.discard();
+        ended.then([self, done, keeps_store](Result<void>&& result) {
+          if (!result.ok()) log_error(*self->core_, LogLevel::warning, error_of(result.error()));
+          if (keeps_store) self->access_.close();
+          done();
         });
       });
+}
+
+// Sends the records to the members that have not left, which need the store no longer.
+Future<void> JobMembership::announce_end(const StoreView& records) const {
+  StoreViewMessage message{records.version, {}};
+  for (const auto& [key, text] : records.entries) message.entries.emplace(key, to_bytes(text));
+  std::vector<Future<void>> notified;
+  const Roster roster(records);
+  for (const auto& [name, member] : roster.members())
+    if (!member->gone() && name != own_name())
+      notified.push_back(Peer(core_, core_->routes().to_name(name))
+                             .only(member->id())
+                             .with(CallOptions{.timeout = end_timeout})
+                             .call<&MembershipService::host_left>(message));
+  return when_all(std::move(notified));
+}
+
+void JobMembership::on_host_left(const AgentId& reporter, StoreViewMessage records) {
+  {
+    MutexLock lock(mutex_);
+    if (!access_.with_host || !host_ || host_->id() != reporter)
+      throw Error(ErrorKind::permission_denied,
+                  "'" + reporter.name + "' does not keep the store of this job");
+    store_gone_ = true;  // a member that is leaving needs this, too
+    if (phase_ == Phase::joining) last_records_ = std::move(records);
+    if (phase_ != Phase::joined || failure_) return;
+  }
+  StoreChanges changes{records.version, true, {}};
+  for (const auto& [key, text] : records.entries) changes.entries.emplace(key, to_string(text));
+  try {
+    if (!take(changes)) return;
+  } catch (const Error& malformed) {
+    log_error(*core_, LogLevel::error, malformed);
+  }
+  store_is_gone();
 }
 
 void JobMembership::shut_down() {
@@ -212,17 +254,20 @@ void JobMembership::peer_gone(const AgentId& peer, const Error& reason) {
     if (has_left()) return;
     if (!is_host()) {
       if (!host_ || host_->id() != peer) return;
+      const bool gone = store_gone_;
       lock.unlock();
-      // Only the store could report that the host has left; but a host that leaves sends a goodbye.
-      if (reason.kind() != ErrorKind::shut_down) {
-        if (rendezvous_.fixed_world) fail(loss_of(peer.name, reason.what()));
-      } else if (access_.with_host) {
+      // Only the store could report that the host has left; but a host that leaves tells the members, and
+      // sends a goodbye.
+      if (gone) {
         store_is_gone();
+      } else if (reason.kind() != ErrorKind::shut_down && rendezvous_.fixed_world) {
+        fail(loss_of(peer.name, reason.what()));
       }
       return;
     }
   }
-  access_.store->list(std::string(membership_keys::members))
+  store()
+      ->list(std::string(membership_keys::members))
       .then([weak = weak_from_this(), peer, reason](Result<StoreView>&& view) {
         const auto job = weak.lock();
         if (job == nullptr || !view.ok()) return;
@@ -256,7 +301,7 @@ void JobMembership::judge(const AgentId& peer, const Error& reason, const Roster
   remembrance().then([self = shared_from_this(), name = peer.name, before = to_text(*member),
                       after = to_text(lost)](Result<StoreLease>&& lease) {
     if (!lease.ok()) return;  // then the expiry of the member's own lease removes the record
-    self->access_.store->compare_set(member_key(name), before, after, lease.value().id).then([](auto&&) {});
+    self->store()->compare_set(member_key(name), before, after, lease.value().id).then([](auto&&) {});
   });
 }
 

@@ -4,7 +4,11 @@
 #include <weft/rpc/call/ping.h>
 #include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/job/membership/job_membership.h>
+#include <weft/rpc/job/store/program_store.h>
+#include <weft/rpc/job/store/remote_store.h>
 #include <weft/rpc/transport/local_address.h>
+
+#include <thread>
 
 namespace weft::rpc::detail {
 namespace {
@@ -15,6 +19,34 @@ constexpr auto retry_interval = std::chrono::milliseconds{100};
 constexpr auto look_up_interval = std::chrono::seconds{1};
 constexpr auto ping_timeout = std::chrono::seconds{2};
 constexpr int leases_to_wait = 3;
+constexpr auto program_key = "host";  // in the program's store, after the prefix
+
+// The value of the key in the program's store: the name of rank 0, and its record.
+std::string program_value(const MemberRecord& host) { return host.name + "\n" + to_text(host); }
+MemberRecord program_host(const std::string& value) {
+  const std::size_t end = std::min(value.find('\n'), value.size());
+  return from_text(value.substr(0, end), value.substr(std::min(end + 1, value.size())));
+}
+
+// The result of a function of the program's store, whose exceptions may be of any type.
+template <class T>
+Result<T> answer_of(const std::function<T()>& ask) {
+  const std::string prefix = "the program's store failed: ";
+  try {
+    if constexpr (std::is_void_v<T>) {
+      ask();
+      return {};
+    } else {
+      return ask();
+    }
+  } catch (const Error& error) {
+    return Error(error.kind(), prefix + error.what());
+  } catch (const std::exception& error) {
+    return Error(ErrorKind::unavailable, prefix + error.what());
+  } catch (...) {
+    return Error(ErrorKind::unavailable, prefix + "an exception of an unknown type");
+  }
+}
 
 }  // namespace
 
@@ -22,20 +54,22 @@ Joining::Joining(std::shared_ptr<AgentCore> core, const Rendezvous& rendezvous, 
                  MetHost met_host, std::function<void(const Error&)> lost)
     : core_(std::move(core)),
       rendezvous_(rendezvous),
-      access_(access),
       met_host_(std::move(met_host)),
-      lost_(std::move(lost)) {}
+      lost_(std::move(lost)),
+      access_(access),
+      obstacle_("the job's store (" + title_of_store(rendezvous) + ") has not answered") {}
 
 std::vector<std::string> Joining::published_addresses() const {
   std::vector<std::string> published;
   for (const std::string& text : core_->addresses()) {
     Address address = Address::parse(text);
     // Peers cannot connect to the wildcard address. They get the address from which this host reaches the
-    // store; for the host itself, that is the store's address.
+    // store; for the host itself, that is the store's address, if the store has one.
     if (address.scheme == "tcp" && is_wildcard(address.host))
-      address.host = is_host() && access_.with_host && !is_wildcard(access_.towards)
-                         ? access_.towards
-                         : local_address_towards(access_.towards);
+      address.host =
+          is_host() && access_.with_host && !rendezvous_.store.empty() && !is_wildcard(access_.towards)
+              ? access_.towards
+              : local_address_towards(access_.towards);
     published.push_back(address.text());
   }
   return published;
@@ -47,7 +81,9 @@ Task<Joining::Joined> Joining::run(std::shared_ptr<Joining> self) {
   record.incarnation = self->core_->id().incarnation;
   if (self->rendezvous_.rank != Rendezvous::no_rank) record.rank = self->rendezvous_.rank;
   record.metadata = self->rendezvous_.metadata;
+  if (self->access_.store == nullptr) co_await find_host(self);
   record.addresses = self->published_addresses();
+  if (self->is_host() && self->rendezvous_.program_store != nullptr) co_await publish_host(self);
 
   const auto store = self->access_.store;
   if (const auto ttl = self->rendezvous_.lease; ttl > std::chrono::nanoseconds::zero()) {
@@ -90,7 +126,92 @@ Task<Joining::Joined> Joining::run(std::shared_ptr<Joining> self) {
   if (!published.stored && published.actual != joined)
     throw Error(ErrorKind::lease_lost,
                 "this agent was declared dead while it joined: its record is gone from the job's store");
-  co_return Joined{record, self->lease_.id, self->keeper_};
+  co_return Joined{record, self->lease_.id, self->keeper_, store};
+}
+
+Task<void> Joining::publish_host(std::shared_ptr<Joining> self) {
+  MemberRecord host = self->record_;
+  host.metadata.clear();
+  const std::string key = self->rendezvous_.program_prefix + program_key;
+  const std::function<void()> publish = [store = self->rendezvous_.program_store, key,
+                                         value = program_value(host)] { store->set(key, value); };
+  self->meets("the program's store has not stored '" + key + "' yet");
+  co_await self->on_own_thread(publish);
+}
+
+// The key may still have the addresses of an earlier incarnation of rank 0. While that agent does not answer,
+// the key is read again.
+Task<void> Joining::find_host(std::shared_ptr<Joining> self) {
+  const std::string key = self->rendezvous_.program_prefix + program_key;
+  const std::function<std::optional<std::string>()> read = [store = self->rendezvous_.program_store, key] {
+    return store->get(key, look_up_interval);
+  };
+  self->meets("the program's store has not answered a get of '" + key + "'");
+  const auto until = self->access_.loop->now() + reach_timeout;
+  for (;;) {
+    Error problem(ErrorKind::unavailable, "rank 0 has not joined: the program's store has no '" + key + "'");
+    const std::optional<std::string> value = co_await self->on_own_thread(read);
+    if (value) {
+      const MemberRecord host = program_host(*value);
+      const Peer peer =
+          Peer(self->core_, self->core_->routes().to_name(host.name, host.addresses)).only(host.id());
+      Future<Result<void>> pinged = peer.with(CallOptions{.timeout = ping_timeout}).call<Ping>().as_result();
+      const Result<void> answer = co_await std::move(pinged);
+      if (answer.ok()) {
+        self->access_.store = std::make_shared<RemoteStore>(peer);
+        for (const std::string& text : host.addresses)
+          if (const Address address = Address::parse(text); address.scheme == "tcp")
+            self->access_.towards = address.host;
+        co_return;
+      }
+      const Error error = error_of(answer.error());
+      problem = Error(error.kind(), "rank 0 ('" + host.name + "') does not answer: " + error.what());
+      if (!is_outage(error) && error.kind() != ErrorKind::peer_lost) throw problem;
+    }
+    self->meets(problem.what());
+    if (self->stopped() || self->access_.loop->now() >= until) throw problem;
+    if (value) co_await self->pause();
+  }
+}
+
+template <class T>
+Future<T> Joining::on_own_thread(std::function<T()> ask) {
+  auto promise = std::make_shared<Promise<T>>();
+  auto future = promise->future();
+  const auto complete = [promise, over = std::make_shared<std::atomic<bool>>(false)](Result<T> result) {
+    if (!over->exchange(true)) promise->complete(std::move(result));
+  };
+  bool stopped = false;
+  {
+    MutexLock lock(mutex_);
+    end_ask_ = [complete] { complete(Error(ErrorKind::cancelled, "the agent no longer joins its job")); };
+    stopped = stopped_;
+  }
+  if (stopped) {
+    end_ask();
+  } else {
+    std::thread([ask = std::move(ask), complete] { complete(answer_of(ask)); }).detach();
+  }
+  return future;
+}
+
+void Joining::end_ask() {
+  std::function<void()> end;
+  {
+    MutexLock lock(mutex_);
+    end = std::exchange(end_ask_, nullptr);
+  }
+  if (end) end();
+}
+
+void Joining::meets(std::string obstacle) {
+  MutexLock lock(mutex_);
+  obstacle_ = std::move(obstacle);
+}
+
+std::string Joining::obstacle() const {
+  MutexLock lock(mutex_);
+  return obstacle_;
 }
 
 // ask is a named variable at each caller: g++ 12 destroys a closure within a co_await expression twice. The
@@ -102,8 +223,11 @@ Task<T> Joining::patiently(std::shared_ptr<Joining> self, std::function<Future<T
     Future<Result<T>> asked = ask().as_result();
     Result<T> answer = co_await std::move(asked);
     if (answer.ok()) co_return std::move(answer).get();
-    if (!is_outage(error_of(answer.error())) || self->stopped() || self->access_.loop->now() >= until)
+    const Error error = error_of(answer.error());
+    if (!is_outage(error) || self->stopped() || self->access_.loop->now() >= until)
       std::rethrow_exception(answer.error());
+    self->meets("the job's store (" + title_of_store(self->rendezvous_) +
+                ") cannot be reached: " + error.what());
     co_await self->pause();
   }
 }
@@ -128,9 +252,9 @@ Task<void> Joining::agree_on_world(std::shared_ptr<Joining> self) {
   };
   const StoreExchange identified = co_await patiently<StoreExchange>(self, identify);
   if (identified.actual.value_or(job->second) == job->second) co_return;
-  throw Error(ErrorKind::failed_precondition, "the store " + self->rendezvous_.store + " is that of job '" +
-                                                  *identified.actual + "', and '" + self->record_.name +
-                                                  "' is a member of job '" + job->second + "'");
+  throw Error(ErrorKind::failed_precondition,
+              "the store " + title_of_store(self->rendezvous_) + " is that of job '" + *identified.actual +
+                  "', and '" + self->record_.name + "' is a member of job '" + job->second + "'");
 }
 
 // Returns whether the rank was free before.
@@ -162,7 +286,8 @@ Task<void> Joining::take_name(std::shared_ptr<Joining> self) {
     expected = taken.actual;
     if (!expected) continue;  // the record has just expired
     const MemberRecord other = from_text(record.name, *expected);
-    if (other.incarnation == record.incarnation) co_return;  // an earlier try succeeded
+    // An earlier try succeeded, or an earlier join() of this agent, which had another lease.
+    if (other.incarnation == record.incarnation) continue;
     if (self->rendezvous_.fixed_world) throw self->name_taken(other);
     if (!other.gone()) {
       co_await await_end(self, other);
@@ -232,6 +357,7 @@ Task<void> Joining::await_end(std::shared_ptr<Joining> self, MemberRecord other)
 Task<void> Joining::meet_host(std::shared_ptr<Joining> self) {
   const auto until = self->access_.loop->now() + reach_timeout;
   std::optional<MemberRecord> host;
+  self->meets("the host (rank 0) has not joined");
   while (!host) {
     bool reached = true;
     try {
@@ -289,6 +415,7 @@ void Joining::stop() {
     stopped_ = true;
   }
   end_pause();
+  end_ask();
 }
 
 bool Joining::stopped() const {

@@ -20,6 +20,10 @@ void MembershipService::lost(CallContext& call, std::string name, std::string re
   if (const auto job = job_.lock()) job->on_loss_report(call.peer().id, name, reason);
 }
 
+void MembershipService::host_left(CallContext& call, StoreViewMessage records) {
+  if (const auto job = job_.lock()) job->on_host_left(call.peer().id, std::move(records));
+}
+
 Future<CollectiveLeader::Gathered> MembershipService::arrive(CallContext& call, CollectiveArrival arrival,
                                                              Buffer value) {
   const auto job = job_.lock();

@@ -26,10 +26,33 @@ StoreAccess access_to(std::shared_ptr<S> store, std::shared_ptr<Loop> loop, bool
   return access;
 }
 
+// The StoreAccess of the host, whose agent keeps the store.
+StoreAccess kept_by_host(const std::shared_ptr<AgentCore>& core, const Rendezvous& rendezvous,
+                         StoreAccess access) {
+  if (core->options().listen.empty())
+    throw Error(ErrorKind::invalid_argument,
+                "rank 0 keeps the store" +
+                    (rendezvous.store.empty() ? "" : " at " + Address::parse(rendezvous.store).text()) +
+                    ": its options.listen is empty, expected " +
+                    (rendezvous.store.empty() ? "an address" : "that address"));
+  auto store = std::make_shared<MemoryStore>(access.loop);
+  // Before a rank of another job can reach the store.
+  const auto job = rendezvous.metadata.find(std::string(membership_keys::job));
+  if (rendezvous.fixed_world && job != rendezvous.metadata.end())
+    store->set(job->first, job->second).then([](Result<void>&&) {});
+  serve_store(*core, store);
+  access.close = [store] { store->close(); };
+  access.store = std::move(store);
+  return access;
+}
+
 }  // namespace
 
 StoreAccess store_access(const std::shared_ptr<AgentCore>& core, const Rendezvous& rendezvous) {
   const std::string& url = rendezvous.store;
+  if (rendezvous.program_store != nullptr && !url.empty())
+    throw Error(ErrorKind::invalid_argument,
+                "the job has the store " + url + " and a program_store, expected one of them");
   const auto agents = core->pick_loop();
   // The program may block its io_context.
   const bool own_loop = dynamic_cast<AsioLoop*>(agents.get()) != nullptr && !agents->owns_thread();
@@ -46,27 +69,24 @@ StoreAccess store_access(const std::shared_ptr<AgentCore>& core, const Rendezvou
     return access_to(std::make_shared<EtcdStore>(loop, options), loop, own_loop,
                      Address::parse("tcp://" + options.servers.front()).host);
   }
-  const Address address = Address::parse(url);
   StoreAccess access;
   access.with_host = true;
   access.loop = agents;  // the store's replies arrive on the agent's loops
-  access.towards = address.host.empty() ? no_hosts_address : address.host;
-  if (rendezvous.rank != 0) {
-    access.store = std::make_shared<RemoteStore>(Peer(core, core->routes().to_address(url)));
-    return access;
+  if (rendezvous.program_store != nullptr) {
+    access.towards = no_hosts_address;  // of a rank other than 0: until it has found rank 0
+  } else {
+    const Address address = Address::parse(url);
+    access.towards = address.host.empty() ? no_hosts_address : address.host;
+    if (rendezvous.rank != 0)
+      access.store = std::make_shared<RemoteStore>(Peer(core, core->routes().to_address(url)));
   }
-  if (core->options().listen.empty())
-    throw Error(ErrorKind::invalid_argument, "rank 0 keeps the store at " + address.text() +
-                                                 ": its options.listen is empty, expected that address");
-  auto store = std::make_shared<MemoryStore>(agents);
-  // Before a rank of another job can reach the store.
-  const auto job = rendezvous.metadata.find(std::string(membership_keys::job));
-  if (rendezvous.fixed_world && job != rendezvous.metadata.end())
-    store->set(job->first, job->second).then([](Result<void>&&) {});
-  serve_store(*core, store);
-  access.close = [store] { store->close(); };
-  access.store = std::move(store);
-  return access;
+  return rendezvous.rank == 0 ? kept_by_host(core, rendezvous, std::move(access)) : access;
+}
+
+std::string title_of_store(const Rendezvous& rendezvous) {
+  return rendezvous.program_store != nullptr
+             ? "of rank 0, found by '" + rendezvous.program_prefix + "' in the program's store"
+             : rendezvous.store;
 }
 
 }  // namespace weft::rpc::detail

@@ -12,6 +12,7 @@
 namespace weft::rpc::detail {
 
 struct StoreAccess {
+  // Null: this agent finds the host, which keeps the store, through the program's store while it joins.
   std::shared_ptr<Store> store;
   bool with_host = false;  // the host's agent keeps the store, which ends with that agent
   // The name of a host. Peers reach this host at its local address on the route to that host.
@@ -23,5 +24,8 @@ struct StoreAccess {
 
 // The StoreAccess of a Rendezvous. Throws invalid_argument if its URL or the agent's options are invalid.
 StoreAccess store_access(const std::shared_ptr<AgentCore>& core, const Rendezvous& rendezvous);
+
+// The job's store in messages.
+std::string title_of_store(const Rendezvous& rendezvous);
 
 }  // namespace weft::rpc::detail
