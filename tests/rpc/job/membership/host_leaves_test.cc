@@ -120,6 +120,25 @@ TEST_P(HostLeavesTest, AJoinWithATimeoutNamesTheMissingRanks) {
   got(std::move(third));
 }
 
+// A member of the earlier job no longer renews its lease at this address, whose store does not know the
+// lease.
+TEST(HostLeaves, RankZeroOfALaterJobMayListenAtTheAddress) {
+  Job job(job_kind<TcpJobStore>("tcp"), 2);
+  const auto short_lease = [](MemberOptions& options) { options.rendezvous.lease = test::short_lease; };
+  job.start_all(short_lease);
+  got(job[0].leave());
+  job.end(0);
+  const auto host = job.make(0, "worker0", short_lease), member = job.make(1, "worker1", short_lease);
+  auto join = rpc::Job(*host).join();
+  got(rpc::Job(*member).join());
+  got(std::move(join));
+  HeldLoop held(*member);
+  eventually("a lease has expired", [&] { return host->core()->job_error().has_value(); });
+  EXPECT_EQ(job[1].core()->job_error(), std::nullopt);
+  held.release();
+  got(job[1].leave());
+}
+
 TEST(HostLeaves, AJoinWithoutRankZeroTimesOutAndIsRepeated) {
   Job job(job_kind<TcpJobStore>("tcp"), 2);
   rpc::Job worker(job.start(1));
