@@ -2,19 +2,48 @@
 
 #include <weft/parallel/collectives/internal/group/group_core.h>
 #include <weft/parallel/collectives/internal/group/preparation.h>
+#include <weft/parallel/collectives/internal/sparse_gather.h>
 #include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/core/when_all.h>
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <ATen/ATen.h>
 #include <ATen/ThreadLocalState.h>
+#include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace weft::collectives {
 namespace {
 
 std::span<const at::Tensor> one(const at::Tensor& tensor) { return {&tensor, 1}; }
+
+// The messages of sparse reductions have the tags from here on, which follow the numbers of their rounds.
+constexpr std::uint64_t first_sparse_tag = std::uint64_t{1} << 63;
+
+// Whether the call has lists of tensors that a group with relaxed checks divides by dtype.
+bool is_divided(const CollectiveCall& call) {
+  using Count = Description::Count;
+  const Description& takes = description_of(call.operation);
+  if (call.checks == Checks::strict || takes.outputs != Count::one_or_more || call.outputs.empty() ||
+      (takes.inputs != Count::none && call.inputs.size() != call.outputs.size()))
+    return false;
+  return std::any_of(call.outputs.begin(), call.outputs.end(), [&](const at::Tensor& tensor) {
+    return tensor.scalar_type() != call.outputs.front().scalar_type();
+  });
+}
+
+void check_sparse(const at::Tensor& tensor, ReduceOp op) {
+  const auto unsupported = [](const std::string& why) {
+    throw rpc::Error(rpc::ErrorKind::unsupported, "all_reduce: a sparse tensor " + why);
+  };
+  if (op.kind != ReduceOp::Kind::sum) unsupported("with " + op.name() + ", expected sum");
+  if (!tensor.is_cpu())
+    unsupported("on " + tensor.device().str() + ", expected one in host memory: call cpu()");
+  if (tensor.scalar_type() == at::kBool) unsupported("of bool, expected numbers");
+  if (tensor.sparse_dim() == 0) unsupported("without sparse dimensions, expected at least one");
+}
 
 }  // namespace
 
@@ -56,13 +85,43 @@ rpc::Future<void> Group::prepare(c10::Device device, Timeout timeout, Site site)
 // --- Collectives ---
 
 // Errors of arguments fail the future, as all other errors do, and reach the other ranks.
-rpc::Future<void> Group::run(const CollectiveCall& call) const {
+rpc::Future<void> Group::run(CollectiveCall call) const {
+  call.checks = core_->options().checks;
+  if (is_divided(call)) return run_by_dtype(call);
   if (GroupDevices* const devices = core_->devices_for(call.first())) return devices->run(call);
   auto collective = rpc::capture([&] { return collective_of(*core_, core_->backend(), call); });
   if (!collective.ok())
     return core_->collectives().decline(call.operation, std::nullopt, call.site, collective.error());
   note_writes(call.outputs);
   return core_->collectives().start(std::move(collective).get(), inlined_);
+}
+
+rpc::Future<void> Group::run_by_dtype(const CollectiveCall& call) const {
+  struct Part {
+    at::ScalarType dtype;
+    Tensors outputs, inputs;
+  };
+  std::vector<Part> parts;
+  for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+    const at::ScalarType dtype = call.outputs[i].scalar_type();
+    auto part =
+        std::find_if(parts.begin(), parts.end(), [&](const Part& each) { return each.dtype == dtype; });
+    if (part == parts.end()) part = parts.insert(parts.end(), {dtype, {}, {}});
+    part->outputs.push_back(call.outputs[i]);
+    if (!call.inputs.empty()) part->inputs.push_back(call.inputs[i]);
+  }
+  std::vector<rpc::Future<void>> all;
+  for (const Part& part : parts) {
+    CollectiveCall of_dtype = call;
+    of_dtype.outputs = part.outputs;
+    of_dtype.inputs = part.inputs;
+    all.push_back(run(of_dtype));
+  }
+  // The ranks may have called different numbers of collectives.
+  return rpc::when_all(std::move(all)).then([group = *this](rpc::Result<void>&& result) {
+    if (!result.ok()) group.abort("a collective of tensors of several dtypes has failed");
+    return std::move(result);
+  });
 }
 
 void Group::wait(rpc::Future<void> collective) const {
@@ -76,7 +135,49 @@ void Group::decline(Operation operation, c10::Device device, const rpc::Error& w
 }
 
 rpc::Future<void> Group::all_reduce(at::Tensor tensor, ReduceOp op, Timeout timeout, Site site) const {
+  if (tensor.defined() && tensor.is_sparse()) return reduce_sparse(std::move(tensor), op, timeout, site);
   return run({Operation::all_reduce, one(tensor), {}, {}, op, timeout, site});
+}
+
+// The numbers of rows are a round of values, and the rows are messages. The program may start collectives
+// meanwhile, and the order of a second collective relative to these would differ between ranks.
+rpc::Future<void> Group::reduce_sparse(at::Tensor tensor, ReduceOp op, Timeout timeout,
+                                       const Site& site) const {
+  const at::NoGradGuard no_grad;
+  std::shared_ptr<SparseGather> gather;
+  const auto refusal = rpc::capture([&] {
+    check_sparse(tensor, op);
+    gather =
+        std::make_shared<SparseGather>(*this, tensor.sizes(), tensor._values().options(), tensor.detach());
+    note_writes(one(tensor));
+  });
+  const std::string call = "all_reduce(" + op.name() + ", sparse " + type_of(tensor) + ")";
+  const auto promise = std::make_shared<rpc::Promise<void>>();
+  core_->failure().abort_on_cancel(*promise, call + " at " + site.text());
+  auto future = promise->future();
+  const auto take = [gather, tensor, promise](rpc::Result<void>&& received) {
+    promise->complete(rpc::capture([&] {
+      const at::NoGradGuard no_grad;
+      std::move(received).get();
+      tensor.copy_(gather->sum());
+    }));
+  };
+  const std::uint64_t round = core_->values().reserve_rounds(1);
+  give_or_refuse(round, call, refusal, refusal.ok() ? rpc::pack(gather->count()) : rpc::Buffer{}, true,
+                 timeout, site)
+      .then([gather, promise, take, round, timeout, site](rpc::Result<Objects>&& all) {
+        auto rows = rpc::capture([&] {
+          const Objects by_rank = std::move(all).get();
+          const at::Tensor counts = at::empty({std::ssize(by_rank), 2}, at::kLong);
+          for (std::int64_t rank = 0; rank < counts.size(0); ++rank)
+            counts[rank].copy_(
+                at::tensor(rpc::unpack<std::vector<std::int64_t>>(by_rank[static_cast<std::size_t>(rank)])));
+          return gather->send_rows(counts, first_sparse_tag + round, timeout, site);
+        });
+        if (!rows.ok()) return promise->fail(rows.error());
+        std::move(rows).get().then(take);
+      });
+  return future;
 }
 
 rpc::Future<void> Group::all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Timeout timeout,
@@ -149,6 +250,16 @@ rpc::Future<void> Group::barrier(Timeout timeout, Site site) const {
   return run({Operation::barrier, {}, {}, {}, {}, timeout, site});
 }
 
+rpc::Future<std::vector<int>> Group::monitored_barrier(Timeout timeout, Site site) const {
+  auto limit = timeout.value_or(options().timeout);
+  if (rank() != 0) limit = std::max(limit, options().timeout);
+  return core_->values()
+      .give({.monitored = true}, "monitored_barrier()", site, {}, true, limit)
+      .then([](rpc::Result<Objects>&& missing) {
+        return rpc::capture([&] { return rpc::unpack<std::vector<int>>(std::move(missing).get().at(0)); });
+      });
+}
+
 rpc::Future<void> Group::launch(const std::string& name, LaunchFunction begin, Timeout timeout,
                                 Site site) const {
   if (name.empty())
@@ -209,7 +320,8 @@ rpc::Future<int> Group::receive(at::Tensor tensor, std::optional<int> from, std:
   note_writes({&tensor, 1});
   const Output memory = std::move(output).get();
   return core_->messages()
-      .receive(from, {tag, type_of(tensor), site, bytes_of(memory.memory()), timeout})
+      .receive(from, {tag, type_of(tensor), site, bytes_of(memory.memory()), timeout,
+                      options().checks == Checks::relaxed})
       .then([memory](rpc::Result<int>&& sender) {
         if (sender.ok()) memory.write_back();
         return std::move(sender);
@@ -284,11 +396,17 @@ rpc::Future<Group::Objects> Group::give(const std::string& meaning, std::optiona
   const auto refusal = rpc::capture([&] {
     if (root) expect_rank(*core_, *root);
   });
-  const RoundKey round{core_->values().reserve_rounds(1)};
-  const std::string call = meaning + (root ? ", root " + std::to_string(*root) : "") + ")";
-  if (refusal.ok()) return core_->values().give(round, call, site, std::move(object), wants_all, timeout);
+  return give_or_refuse(core_->values().reserve_rounds(1),
+                        meaning + (root ? ", root " + std::to_string(*root) : "") + ")", refusal,
+                        std::move(object), wants_all, timeout, site);
+}
+
+rpc::Future<Group::Objects> Group::give_or_refuse(std::uint64_t round, const std::string& call,
+                                                  const rpc::Result<void>& refusal, rpc::Buffer object,
+                                                  bool wants_all, Timeout timeout, const Site& site) const {
+  if (refusal.ok()) return core_->values().give({round}, call, site, std::move(object), wants_all, timeout);
   // The other ranks must not wait for this rank.
-  (void)core_->values().give(round, call + ", refused", site, {}, false, timeout);
+  (void)core_->values().give({round}, call + ", refused", site, {}, false, timeout);
   return rpc::Future<Objects>::made(rpc::Result<Objects>(refusal.error()));
 }
 

@@ -15,13 +15,14 @@
 // cancelled a future or called abort(). Outputs are unspecified after an error.
 //
 // Tensors may have any dtype (reduction.h lists the dtypes that reductions accept), be contiguous or not, and
-// be empty; inputs may be expanded. A collective borrows its tensors until its future completes: until then,
-// do not write to an input or access an output. Tensors of a GPU use NCCL, on the current stream, and must be
-// contiguous (docs/internals/nccl.md). Autograd does not record these collectives; functional.h has
-// collectives that autograd records. A call increases the version counters of its outputs, on all ranks, so
-// that a backward that needs the old values reports an error. Results have the same bits on every rank and in
-// every run. Collectives run, and their futures complete, on threads of the agent and of the group, except
-// for inlined(). cancel() of a future aborts the group. A Group is a handle: copies refer to the same group.
+// be empty; inputs may be expanded. GroupOptions::checks can permit other shapes and overlapping tensors. A
+// collective borrows its tensors until its future completes: until then, do not write to an input or access
+// an output. Tensors of a GPU use NCCL, on the current stream, and must be contiguous
+// (docs/internals/nccl.md). Autograd does not record these collectives; functional.h has collectives that
+// autograd records. A call increases the version counters of its outputs, on all ranks, so that a backward
+// that needs the old values reports an error. Results have the same bits on every rank and in every run.
+// Collectives run, and their futures complete, on threads of the agent and of the group, except for
+// inlined(). cancel() of a future aborts the group. A Group is a handle: copies refer to the same group.
 // Thread-safe, but if several threads call collectives, the program must ensure the same order on all ranks.
 #pragma once
 
@@ -119,7 +120,9 @@ class WEFT_EXPORT Group {
   rpc::Future<void> prepare(c10::Device device, Timeout timeout = {}, Site site = Site::current()) const;
 
   // tensor: input and output, of one shape on all ranks. It becomes the reduction of the tensors of all
-  // ranks.
+  // ranks. A sparse tensor (COO, of numbers, in host memory, with `sum`; otherwise unsupported) becomes the
+  // coalesced sum; the ranks' numbers of rows may differ. The rows are sent as messages, and the timeout
+  // applies to the exchange of their numbers, and again to the messages.
   rpc::Future<void> all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum, Timeout timeout = {},
                                Site site = Site::current()) const;
   // Reduces several tensors of one dtype in one collective. The same applies to the other functions with
@@ -180,6 +183,15 @@ class WEFT_EXPORT Group {
   // Completes when all ranks have called it. If the timeout expires, the error names the ranks that have not.
   rpc::Future<void> barrier(Timeout timeout = {}, Site site = Site::current()) const;
 
+  // A barrier that reports missing ranks and does not end the group. It returns the ranks that have not
+  // called it when the timeout of rank 0 expires, in ascending order, to all ranks that have called it; an
+  // empty list if all ranks have called it. The other ranks wait for rank 0 for `timeout`, and at least for
+  // GroupOptions::timeout; if rank 0 has not called it by then, the list contains rank 0. It is no
+  // collective: it may be called in any order relative to collectives. A rank that calls it after rank 0 has
+  // reported it as missing takes part in rank 0's next call. If a member is lost, the group ends.
+  // invalid_argument if this rank's previous call has not completed.
+  rpc::Future<std::vector<int>> monitored_barrier(Timeout timeout = {}, Site site = Site::current()) const;
+
   // For collectives that become ready in different orders on different ranks. All ranks call launch() with
   // the same names, in any order and on any threads. `begin` starts collectives of this group. This function
   // runs when all ranks have called launch() with that name, and all ranks run the functions in the same
@@ -193,10 +205,10 @@ class WEFT_EXPORT Group {
                            Site site = Site::current()) const;
 
   // send() and recv() move a tensor between two ranks, independently of collectives. If the tensors of the
-  // two ranks differ in dtype or shape, both calls fail with invalid_argument. Messages with the same sender
-  // and tag are received in the order in which they were sent. Both futures complete when the receiver has
-  // the tensor. A message that is not received yet is a call in flight: rpc::Limits of the receiver bound
-  // them, and further messages wait at the sender.
+  // two ranks differ in dtype or shape, both calls fail with invalid_argument. tag: less than 2^63. Messages
+  // with the same sender and tag are received in the order in which they were sent. Both futures complete
+  // when the receiver has the tensor. A message that is not received yet is a call in flight: rpc::Limits of
+  // the receiver bound them, and further messages wait at the sender.
   rpc::Future<void> send(at::Tensor tensor, int to, std::uint64_t tag = 0, Timeout timeout = {},
                          Site site = Site::current()) const;
   rpc::Future<void> recv(at::Tensor tensor, int from, std::uint64_t tag = 0, Timeout timeout = {},
@@ -277,11 +289,18 @@ class WEFT_EXPORT Group {
   // Uses two rounds of values: the round with the given number and the next one.
   rpc::Future<std::optional<Group>> split_in(std::uint64_t rounds, std::optional<int> color, int key,
                                              const GroupOptions& options, const Site& site) const;
-  rpc::Future<void> run(const CollectiveCall& call) const;
-  // The objects of all ranks, packed, by rank; empty if the call does not request them.
+  rpc::Future<void> run(CollectiveCall call) const;
+  // Runs a call with tensors of several dtypes as one collective for each dtype.
+  rpc::Future<void> run_by_dtype(const CollectiveCall& call) const;
+  rpc::Future<void> reduce_sparse(at::Tensor tensor, ReduceOp op, Timeout timeout, const Site& site) const;
+  // The objects of all ranks, packed, by rank; empty if the call does not request them. refusal: fails the
+  // call, in whose place the other ranks see a refused one.
   using Objects = std::vector<rpc::Buffer>;
   rpc::Future<Objects> give(const std::string& meaning, std::optional<int> root, rpc::Buffer object,
                             bool wants_all, Timeout timeout, const Site& site) const;
+  rpc::Future<Objects> give_or_refuse(std::uint64_t round, const std::string& call,
+                                      const rpc::Result<void>& refusal, rpc::Buffer object, bool wants_all,
+                                      Timeout timeout, const Site& site) const;
   static void expect_one_a_rank(std::size_t objects, int ranks);
   rpc::Future<void> send_packed(const std::string& type, rpc::Buffer object, int to, std::uint64_t tag,
                                 Timeout timeout, const Site& site) const;

@@ -29,8 +29,9 @@ struct Introduction {
   std::string wire_dtype;               // GroupOptions::wire_dtype, by name
   Bounds bounds;                        // GroupOptions::bounds
   std::string host;                     // GroupOptions::host, and the host's name from the operating system
+  bool relaxed = false;                 // GroupOptions::checks
 };
-WEFT_CODEC(Introduction, self, number, color, key, memory, cores, wire_dtype, bounds, host)
+WEFT_CODEC(Introduction, self, number, color, key, memory, cores, wire_dtype, bounds, host, relaxed)
 
 Cores own_cores() {
   cpu_set_t set;
@@ -123,6 +124,8 @@ std::string text_of(const Bounds& bounds) {
          ", ring_bytes " + std::to_string(bounds.ring_bytes);
 }
 
+const char* checks_text(bool relaxed) { return relaxed ? "relaxed" : "strict"; }
+
 void expect_same_options(const std::vector<Introduction>& members) {
   for (const Introduction& member : members) {
     if (member.wire_dtype != exact && member.wire_dtype != wire_text(at::kHalf) &&
@@ -133,6 +136,10 @@ void expect_same_options(const std::vector<Introduction>& members) {
       refuse("the members of a group have different GroupOptions::bounds, expected equal ones: " +
              members.front().self.name + " has " + text_of(members.front().bounds) + "; " + member.self.name +
              " has " + text_of(member.bounds));
+    if (member.relaxed != members.front().relaxed)
+      refuse("the members of a group have different GroupOptions::checks, expected equal ones: " +
+             members.front().self.name + " " + checks_text(members.front().relaxed) + ", " +
+             member.self.name + " " + checks_text(member.relaxed));
     if (member.wire_dtype != members.front().wire_dtype)
       refuse("the members of a group have different GroupOptions::wire_dtype, expected equal ones: " +
              members.front().self.name + " '" + members.front().wire_dtype + "', " + member.self.name + " '" +
@@ -233,7 +240,8 @@ rpc::Future<Rendezvous> meet(Talk talk, rpc::AgentId self, Seat seat, const Grou
                             .cores = own_cores(),
                             .wire_dtype = wire_text(options.wire_dtype),
                             .bounds = options.bounds,
-                            .host = options.host + " " + SharedRegion::this_host()};
+                            .host = options.host + " " + SharedRegion::this_host(),
+                            .relaxed = options.checks == Checks::relaxed};
   const auto own = seat.color ? make_region(options, seat.of) : nullptr;
   if (own != nullptr) introduction.memory = own->address();
 

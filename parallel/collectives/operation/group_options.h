@@ -1,7 +1,7 @@
 // GroupOptions: the options of a process group (group.h).
 //
-// Group::create() fails unless name, members, wire_dtype and bounds are equal on all members. The other
-// options may differ between members. A value.
+// Group::create() fails unless name, members, wire_dtype, bounds and checks are equal on all members. The
+// other options may differ between members. A value.
 #pragma once
 
 #include <weft/parallel/collectives/plan/bounds.h>
@@ -24,6 +24,19 @@ enum class GroupBackend : std::uint8_t {
   hosts,   // shared memory within each host, messages between hosts
 };
 
+// What a group requires of the tensors of an operation.
+enum class Checks : std::uint8_t {
+  strict,
+  // Also accepts, as PyTorch's process groups do:
+  // - tensors with equal numbers of elements but other shapes, on different ranks or on the two sides of a
+  //   message;
+  // - an input and an output that overlap otherwise than in place: one of the two is copied;
+  // - several dtypes in the lists of all_reduce, broadcast, all_gather and reduce_scatter. The group then
+  //   runs one collective for each dtype, in the order in which the dtypes occur in the list, and ends if one
+  //   of these collectives fails.
+  relaxed,
+};
+
 struct GroupOptions {
   std::string name = "world";        // several groups may have one name
   std::vector<std::string> members;  // by rank; empty: all members of a fixed world, by their ranks
@@ -39,6 +52,7 @@ struct GroupOptions {
   // other dtypes than float32.
   std::optional<c10::ScalarType> wire_dtype = {};
   Bounds bounds = {};  // the sizes at which collectives by messages change the algorithm
+  Checks checks = Checks::strict;
   // shared_memory: whether members on one host and of one user use shared memory. shared_bytes: the size of
   // each member's range of addresses for tensors of empty(); only used pages need memory. A member shares
   // memory only with members that have the same shared_bytes.

@@ -5,10 +5,10 @@
 // stream, at the same time as the backward. Not thread-safe.
 #pragma once
 
+#include <weft/parallel/collectives/internal/sparse_gather.h>
 #include <weft/parallel/data_parallel/bucket_plan.h>
 #include <weft/parallel/data_parallel/hooks/communication_hook.h>
 #include <weft/parallel/data_parallel/internal/reached_parameters.h>
-#include <weft/parallel/data_parallel/internal/sparse_gradients.h>
 #include <weft/parallel/data_parallel/named_parameter.h>
 #include <weft/parallel/training/communication_stream.h>
 
@@ -100,7 +100,7 @@ class WEFT_EXPORT GradientBuckets {
   std::vector<GradientBucket> buckets_;
   // By bucket; the buckets on one device share a stream.
   std::vector<std::shared_ptr<training::CommunicationStream>> streams_;
-  std::vector<std::optional<SparseGather>> gathers_;  // by bucket
+  std::vector<std::optional<collectives::SparseGather>> gathers_;  // by bucket
   std::uint64_t digest_ = 0;
   std::int64_t ranks_ = 0;  // of the group
 };

@@ -65,6 +65,7 @@ TEST_P(Splits, WithDifferentOptionsInOneColorFailOnlyThatColor) {
   };
   split([](GroupOptions& own) { own.bounds.ring_bytes = 1; }, "different GroupOptions::bounds");
   split([](GroupOptions& own) { own.wire_dtype = at::kHalf; }, "different GroupOptions::wire_dtype");
+  split([](GroupOptions& own) { own.checks = Checks::relaxed; }, "different GroupOptions::checks");
   split([](GroupOptions& own) { own.wire_dtype = at::kDouble; }, "is float64, expected float16");
   together(groups, [](const Group& group) { return group.barrier(); });
 }

@@ -242,7 +242,7 @@ TEST_P(GroupTensors, RefuseInvalidArguments) {
   };
   using G = const Group&;
   using enum ErrorKind;
-  expect([&](G group) { return group.all_reduce(tensor.to_sparse()); }, unsupported, "dense");
+  expect([&](G group) { return group.broadcast(tensor.to_sparse(), 0); }, unsupported, "dense");
   expect([](G group) { return group.all_reduce(at::zeros({2}, at::kMeta)); }, unsupported, "meta");
   expect([](G group) { return group.all_reduce(at::zeros({1}).expand({5})); }, invalid_argument, "expanded");
   expect([&](G group) { return group.all_reduce(tensor, ReduceOp::bit_and); }, unsupported, "bit_and");

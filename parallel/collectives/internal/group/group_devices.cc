@@ -342,9 +342,14 @@ Collective GroupDevices::comparison_of(const CollectiveCall& call) const {
   return comparison;
 }
 
-Future<void> GroupDevices::run(const CollectiveCall& call) {
+Future<void> GroupDevices::run(CollectiveCall call) {
+  std::vector<at::Tensor> inputs;  // copies
   auto comparison = rpc::capture([&] {
     check(call, group_.rank(), group_.size());
+    if (copies_of(call, group_.rank()) != Copies::nothing) {
+      for (const at::Tensor& input : call.inputs) inputs.push_back(input.clone());
+      call.inputs = inputs;
+    }
     return comparison_of(call);
   });
   if (!comparison.ok())
@@ -408,12 +413,12 @@ Future<void> GroupDevices::exchange(std::vector<PointToPoint> messages, Timeout 
       compares = true;
       for (const PointToPoint& each : messages) {
         if (each.kind == PointToPoint::Kind::recv) note_writes({&each.tensor, 1});
-        const GroupMessage message{
-            .tag = message_tag,
-            .type = type_of(each.tensor) + " on " + type_name(device) + ", tag " + std::to_string(each.tag),
-            .site = site,
-            .bytes = {},
-            .timeout = timeout};
+        const GroupMessage message{.tag = message_tag,
+                                   .type = type_of(each.tensor, group_.options().checks) + " on " +
+                                           type_name(device) + ", tag " + std::to_string(each.tag),
+                                   .site = site,
+                                   .bytes = {},
+                                   .timeout = timeout};
         if (each.kind == PointToPoint::Kind::send) {
           sides.push_back(compared(messages_.send(each.peer, message)));
         } else {

@@ -45,7 +45,7 @@ class WEFT_EXPORT GroupDevices final : public GroupPart {
   rpc::Future<void> prepare(c10::Device device, Timeout timeout, const rpc::Site& site);
 
   // Checks the call, and puts it on the current stream of its tensors' device.
-  rpc::Future<void> run(const CollectiveCall& call);
+  rpc::Future<void> run(CollectiveCall call);
   // Like run(call), with the caller's own comparison; the caller has checked the call.
   rpc::Future<void> run(const CollectiveCall& call, Collective comparison);
   // Sends and receives the messages in one launch; failed_precondition before prepare(). To compare the two

@@ -119,6 +119,7 @@ rpc::Future<Mailbox::Received> GroupMessages::take(std::optional<int> from, Grou
     Mailbox::Receive wanted{.from = from,
                             .tag = message.tag,
                             .type = message.type == any_tensor ? std::nullopt : std::optional(message.type),
+                            .any_shape = message.any_shape,
                             .into = message.bytes.data(),
                             .size = size,
                             .what = what,

@@ -16,6 +16,7 @@ struct GroupMessage {
   rpc::Site site;
   rpc::Buffer bytes;                                // the sent bytes, or the destination
   std::optional<std::chrono::nanoseconds> timeout;  // none: the default of the group
+  bool any_shape = false;                           // of the other side
 };
 
 class WEFT_EXPORT GroupMessages final : public GroupPart {

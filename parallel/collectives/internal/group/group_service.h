@@ -4,7 +4,7 @@
 //  message   from one member to another; answered when it has been received
 //  lent_message  a message whose receiver reads the bytes in the memory that it shares with the sender
 //  give      a value, to rank 0. When all members have given theirs, the answer has all values, or the number
-//            of the launch
+//            of the launch. Of a monitored barrier, the answer has the missing ranks
 //  disagree  the sender's signature of a collective, to all, after a message with another hash
 //  failed    the group has failed, to all: a member died, a deadline has passed, or the group was aborted
 //  left      the member has left its job and takes no further part
@@ -26,13 +26,14 @@ struct GroupId {
   friend auto operator<=>(const GroupId&, const GroupId&) = default;
 };
 WEFT_CODEC(GroupId, origin, number)
-// Identifies a round of values or a launch within its group.
+// Identifies a round of values, a launch or the monitored barrier in flight within its group.
 struct RoundKey {
   std::uint64_t number = 0;  // of a round of values
-  std::string launch = {};   // the name of a launch; empty: a round of values
+  std::string launch = {};   // the name of a launch; empty: no launch
+  bool monitored = false;    // the monitored barrier
   friend auto operator<=>(const RoundKey&, const RoundKey&) = default;
 };
-WEFT_CODEC(RoundKey, number, launch)
+WEFT_CODEC(RoundKey, number, launch, monitored)
 
 struct WEFT_EXPORT GroupService {
   // Remote methods. Only members of the group call them, except flight(). If CollectivesLayer::deliver()

@@ -19,12 +19,14 @@ rpc::Future<GroupValues::Values> GroupValues::give(RoundKey round, std::string m
                limit = timeout.value_or(group_.options().timeout), promise = std::move(promise)]() mutable {
     if (failure_.error()) return promise.fail(*failure_.error());
     if (given_.contains(round))
-      return promise.fail(group_.error(rpc::ErrorKind::invalid_argument,
-                                       meaning + " at " + site +
-                                           ": a launch of this name already waits for other ranks: use "
-                                           "another name, or wait until that launch has begun"));
+      return promise.fail(group_.error(
+          rpc::ErrorKind::invalid_argument,
+          meaning + " at " + site + ": a " + (round.monitored ? "monitored barrier" : "launch of this name") +
+              " already waits for other ranks: " +
+              (round.monitored ? "wait until it has completed"
+                               : "use another name, or wait until that launch has begun")));
     std::optional<FlightRecorder::Ticket> ticket;
-    if (round.launch.empty())
+    if (round.launch.empty() && !round.monitored)
       ticket = group_.recorder().begin({.kind = FlightKind::values,
                                         .sequence = round.number,
                                         .meaning = meaning,
@@ -104,16 +106,26 @@ void GroupValues::end(const RoundKey& key, Round round) {
     return;
   }
   Values all;
-  if (key.launch.empty())
+  if (key.monitored)
+    all.push_back(rpc::pack(missing_in(round)));
+  else if (key.launch.empty())
     for (const auto& [rank, value] : round) all.push_back(value.bytes);
   else
     all.push_back(rpc::pack(complete_launches_++));
   for (auto& [rank, value] : round) value.promise.complete(value.wants_all ? all : Values{});
 }
 
+std::vector<int> GroupValues::missing_in(const Round& round) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < group_.size(); ++rank)
+    if (!round.contains(rank)) ranks.push_back(rank);
+  return ranks;
+}
+
 bool GroupValues::awaits(int rank) {
-  return std::any_of(rounds_.begin(), rounds_.end(),
-                     [&](const auto& entry) { return !entry.second.contains(rank); });
+  return std::any_of(rounds_.begin(), rounds_.end(), [&](const auto& entry) {
+    return !entry.first.monitored && !entry.second.contains(rank);
+  });
 }
 
 void GroupValues::launch(const std::string& name, LaunchSequence::Begin begin, rpc::Site site,
@@ -145,14 +157,19 @@ void GroupValues::launch_numbered(const rpc::Buffer& number, LaunchSequence::Beg
 rpc::Clock::time_point GroupValues::check_deadlines(rpc::Clock::time_point now) {
   auto next = rpc::Clock::time_point::max();
   std::string what, who;
+  if (const auto barrier = rounds_.find({.monitored = true}); barrier != rounds_.end()) {
+    const Round& round = barrier->second;
+    if (std::any_of(round.begin(), round.end(),
+                    [&](const auto& entry) { return entry.second.deadline <= now; }))
+      end(barrier->first, std::move(rounds_.extract(barrier).mapped()));
+  }
   for (const auto& [key, round] : rounds_)
     for (const auto& [rank, value] : round) {
       next = std::min(next, value.deadline);
       if (!what.empty() || value.deadline > now) continue;
       what = value.meaning + " at " + value.site;
-      for (int other = 0; other < group_.size(); ++other)
-        if (!round.contains(other))
-          who += (who.empty() ? "" : ", ") + group_.describe(other) + " has not begun it";
+      for (const int other : missing_in(round))
+        who += (who.empty() ? "" : ", ") + group_.describe(other) + " has not begun it";
     }
   for (const auto& [round, given] : given_) {
     next = std::min(next, given.deadline);

@@ -64,6 +64,7 @@ class WEFT_EXPORT GroupValues final : public GroupPart {
   };
   using Round = std::map<int, Value>;  // by rank
   void end(const RoundKey& key, Round round);
+  std::vector<int> missing_in(const Round& round) const;
   void answered(const RoundKey& round, rpc::Result<Values> values);
   void launch_numbered(const rpc::Buffer& number, LaunchSequence::Begin begin);
 

@@ -27,7 +27,9 @@ void Mailbox::receive(Receive wanted) {
 
 bool Mailbox::fits(const Receive& wanted, const Letter& letter) {
   if (!wanted.type) return tensor_type_of(letter.type, letter.bytes.size()).has_value();
-  return wanted.type == letter.type && wanted.size.value_or(letter.bytes.size()) == letter.bytes.size();
+  const auto dtype = [](const std::string& type) { return std::string_view(type).substr(0, type.find('[')); };
+  return (wanted.any_shape ? dtype(*wanted.type) == dtype(letter.type) : wanted.type == letter.type) &&
+         wanted.size.value_or(letter.bytes.size()) == letter.bytes.size();
 }
 
 void Mailbox::hand_over(Receive wanted, Letter letter) {

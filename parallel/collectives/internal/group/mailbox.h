@@ -43,6 +43,7 @@ class WEFT_EXPORT Mailbox {
     std::optional<int> from;  // nullopt: any rank
     std::uint64_t tag;
     std::optional<std::string> type;  // nullopt: any tensor
+    bool any_shape;                   // whether a tensor of the same dtype and size may have another shape
     std::byte* into;                  // the destination of `size` bytes, valid until `done` is called
     std::optional<std::size_t> size;  // nullopt: `done` gets the bytes, and `into` is not used
     std::string what;                 // for errors: "recv(float32[4], from 1) at train.cc:3"

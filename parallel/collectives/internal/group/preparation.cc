@@ -72,6 +72,7 @@ struct Memory {
 // type: of the elements that the backend moves.
 Memory memory_of(const GroupMember& group, Backend& backend, const CollectiveCall& call,
                  const Collective& collective, at::ScalarType type) {
+  const Copies copies = copies_of(call, group.rank());
   const bool is_root = call.root == group.rank(), converts = type != collective.signature.dtype;
   switch (call.operation) {
     case Operation::all_reduce: {
@@ -102,8 +103,10 @@ Memory memory_of(const GroupMember& group, Backend& backend, const CollectiveCal
   if (call.operation == Operation::reduce_scatter && inputs.size() > 1)
     inputs = parts = parts_by_rank(inputs, group.size());
   Memory memory;
-  if (!inputs.empty()) memory.input = flat(inputs).to(type);
-  if (!outputs.empty()) memory.output = converts ? Output::copied(outputs, type) : Output(outputs);
+  if (!inputs.empty())
+    memory.input = flat(inputs).to(type, /*non_blocking=*/false, /*copy=*/copies == Copies::inputs);
+  if (!outputs.empty())
+    memory.output = converts || copies == Copies::outputs ? Output::copied(outputs, type) : Output(outputs);
   return memory;
 }
 
@@ -167,8 +170,8 @@ at::Tensor flat(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().contiguous().view({-1});
 }
 
-std::string type_of(const at::Tensor& tensor) {
-  return tensor_text(tensor.scalar_type(), {tensor.sizes().data(), tensor.sizes().size()});
+std::string type_of(const at::Tensor& tensor, Checks checks) {
+  return tensor_text(tensor.scalar_type(), compared_shape(tensor, checks));
 }
 
 rpc::Buffer bytes_of(const at::Tensor& memory) {

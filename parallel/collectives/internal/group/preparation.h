@@ -22,7 +22,8 @@ void expect_rank(const GroupMember& group, int rank);
 // The elements of a tensor, one after the other: its own memory if it is contiguous.
 at::Tensor flat(const at::Tensor& tensor);
 
-std::string type_of(const at::Tensor& tensor);   // "float32[4]"
+// "float32[2, 2]"; with relaxed checks "float32[4]".
+std::string type_of(const at::Tensor& tensor, Checks checks = Checks::strict);
 rpc::Buffer bytes_of(const at::Tensor& memory);  // contiguous
 // The address of the tensor's first element.
 inline std::byte* data_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }

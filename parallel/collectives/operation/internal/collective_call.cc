@@ -172,21 +172,27 @@ const std::byte* own_place(Sizes sizes, MemorySpan whole, std::size_t whole_inde
   }
 }
 
-void check_overlap(const CollectiveCall& call, Sizes sizes, int rank) {
+// Whether an input and an output overlap otherwise than in place.
+bool overlap(const CollectiveCall& call, Sizes sizes, int rank) {
   const Spans outputs = spans_of(call.outputs), inputs = spans_of(call.inputs);
-  if (apart_or_in_place(hull_of(outputs), hull_of(inputs), nullptr)) return;
+  if (apart_or_in_place(hull_of(outputs), hull_of(inputs), nullptr)) return false;
   const bool into_whole = gathers(sizes);
   const Spans &wholes = into_whole ? outputs : inputs, &parts = into_whole ? inputs : outputs;
   for (std::size_t w = 0; w < wholes.size(); ++w)
     for (std::size_t p = 0; p < parts.size(); ++p) {
       const auto* const own = own_place(sizes, wholes[w], w, parts[p], p, static_cast<std::size_t>(rank));
-      if (apart_or_in_place(wholes[w], parts[p], own)) continue;
-      std::string why = "input and output overlap";
-      if (sizes != Sizes::equal_parts && sizes != Sizes::any)
-        why += std::string(", and the ") + (into_whole ? "input" : "output") + " is not exactly part " +
-               std::to_string(rank) + " of the " + (into_whole ? "output" : "input");
-      refuse_call(call, why + ": use tensors that do not overlap");
+      if (!apart_or_in_place(wholes[w], parts[p], own)) return true;
     }
+  return false;
+}
+
+void check_overlap(const CollectiveCall& call, Sizes sizes, int rank) {
+  if (call.checks == Checks::relaxed || !overlap(call, sizes, rank)) return;
+  std::string why = "input and output overlap";
+  if (sizes != Sizes::equal_parts && sizes != Sizes::any)
+    why += std::string(", and the ") + (gathers(sizes) ? "input" : "output") + " is not exactly part " +
+           std::to_string(rank) + " of the " + (gathers(sizes) ? "output" : "input");
+  refuse_call(call, why + ": use tensors that do not overlap");
 }
 
 }  // namespace
@@ -215,6 +221,17 @@ void check_separate(std::string_view operation, const at::Tensor& tensor) {
 void note_writes(Tensors outputs) {
   for (const at::Tensor& tensor : outputs)
     if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+std::vector<std::int64_t> compared_shape(const at::Tensor& tensor, Checks checks) {
+  return checks == Checks::strict ? tensor.sizes().vec() : std::vector{tensor.numel()};
+}
+
+Copies copies_of(const CollectiveCall& call, int rank) {
+  const Description& takes = description_of(call.operation);
+  if (call.checks == Checks::strict || takes.inputs == Count::none || !overlap(call, takes.sizes, rank))
+    return Copies::nothing;
+  return gathers(takes.sizes) ? Copies::inputs : Copies::outputs;
 }
 
 void check(const CollectiveCall& call, int rank, int ranks) {
@@ -247,7 +264,7 @@ Signature signature_of(const CollectiveCall& call) {
   } else if (agreed != Agreed::nothing) {
     const Tensors tensors = agreed == Agreed::outputs ? call.outputs : call.inputs;
     signature.shapes.reserve(tensors.size());
-    for (const at::Tensor& tensor : tensors) signature.shapes.push_back(tensor.sizes().vec());
+    for (const at::Tensor& tensor : tensors) signature.shapes.push_back(compared_shape(tensor, call.checks));
   }
   return signature;
 }

@@ -6,6 +6,7 @@
 // contiguous tensors of one device). Pure functions; thread-safe.
 #pragma once
 
+#include <weft/parallel/collectives/operation/group_options.h>
 #include <weft/parallel/collectives/operation/internal/description.h>
 #include <weft/parallel/collectives/operation/internal/signature.h>
 #include <weft/rpc/core/site.h>
@@ -15,6 +16,7 @@
 #include <chrono>
 #include <optional>
 #include <span>
+#include <string>
 
 namespace weft::collectives {
 
@@ -26,6 +28,7 @@ struct CollectiveCall {
   std::optional<ReduceOp> reduction = {};
   std::optional<std::chrono::nanoseconds> timeout = {};  // none: the group's
   rpc::Site site = {};
+  Checks checks = Checks::strict;  // of the group
 
   // The tensor that determines the dtype and the device of the collective; null for a barrier.
   const at::Tensor* first() const {
@@ -38,6 +41,13 @@ WEFT_EXPORT void check(const CollectiveCall& call, int rank, int ranks);
 // For calls that passed check(). The signature has no device.
 WEFT_EXPORT Signature signature_of(const CollectiveCall& call);
 WEFT_EXPORT Layout layout_of(const CollectiveCall& call, int ranks);
+// The tensors to be copied because an input and an output overlap otherwise than in place: those that are
+// parts of the others. `nothing` with strict checks, with which check() refuses such a call.
+enum class Copies : std::uint8_t { nothing, inputs, outputs };
+WEFT_EXPORT Copies copies_of(const CollectiveCall& call, int rank);
+
+// What the ranks compare of the shape of a tensor: with relaxed checks, only its number of elements.
+WEFT_EXPORT std::vector<std::int64_t> compared_shape(const at::Tensor& tensor, Checks checks);
 
 // For a message or a collective: throws unless the tensor is dense, and in the memory of the host or of a
 // GPU.

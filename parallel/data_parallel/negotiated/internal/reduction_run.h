@@ -10,7 +10,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
-#include <weft/parallel/data_parallel/internal/sparse_gradients.h>
+#include <weft/parallel/collectives/internal/sparse_gather.h>
 #include <weft/parallel/data_parallel/negotiated/internal/pending_reduction.h>
 #include <weft/parallel/training/communication_stream.h>
 #include <weft/rpc/core/mutex.h>
@@ -77,7 +77,7 @@ class ReductionRun {
   std::vector<at::Tensor> tensors_;  // the tensors of all reductions
   at::Tensor memory_;                // bytes; undefined: one tensor, reduced in its own memory
   at::Tensor flat_;                  // the elements; undefined: a sparse tensor
-  std::optional<SparseGather> gather_;
+  std::optional<collectives::SparseGather> gather_;
 };
 
 }  // namespace weft::data_parallel
