@@ -61,6 +61,7 @@ function(weft_layer NAME)
     VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     UNITY_BUILD_MODE GROUP)
+  weft_use_pch(${target} weft_layer_pch)
 
   if(WEFT_CUDA)
     weft_files(kernels "*.cu" FOLDERS ${arg_FOLDERS} EXCEPT ${arg_EXCEPT})
@@ -94,7 +95,7 @@ function(weft_layer NAME)
       VERBATIM)
     target_sources(${target} PRIVATE "${generated}.c++" "${generated}.h")
     set_source_files_properties("${generated}.c++" PROPERTIES
-      COMPILE_OPTIONS -w SKIP_UNITY_BUILD_INCLUSION ON)
+      COMPILE_OPTIONS -w SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
   endforeach()
 
   weft_install_layer(${NAME} FOLDERS ${arg_FOLDERS} EXCEPT ${arg_EXCEPT})
