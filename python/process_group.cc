@@ -1,0 +1,532 @@
+#include "process_group.h"
+
+#include "gil.h"
+
+#include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/rpc/core/shared_future.h>
+#include <weft/rpc/core/when_all.h>
+#include <weft/rpc/job/environment.h>
+#include <weft/rpc/job/store/program_store.h>
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace weft::python {
+
+using collectives::Group;
+using collectives::Timeout;
+using rpc::Future;
+using rpc::Result;
+
+namespace {
+
+// The error as PyTorch's exceptions state it.
+std::exception_ptr torch_error(const std::exception_ptr& error) {
+  const c10::SourceLocation here{__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)};
+  const std::string text = "weft: " + rpc::what_of(error);
+  switch (rpc::error_kind(error)) {
+    case rpc::ErrorKind::deadline_exceeded:
+      return std::make_exception_ptr(c10::DistBackendError(here, "Timed out: " + text));
+    case rpc::ErrorKind::invalid_argument:
+    case rpc::ErrorKind::type_mismatch:
+    case rpc::ErrorKind::unsupported:
+    case rpc::ErrorKind::failed_precondition:
+      return std::make_exception_ptr(c10::Error(here, text));
+    default:
+      return std::make_exception_ptr(c10::DistBackendError(here, text));
+  }
+}
+
+template <class F>
+auto with_torch_errors(F f) {
+  try {
+    return f();
+  } catch (const rpc::Error&) {
+    std::rethrow_exception(torch_error(std::current_exception()));
+  }
+}
+
+collectives::ReduceOp reduction(const c10d::ReduceOp& op) {
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+      return collectives::ReduceOp::sum;
+    case c10d::ReduceOp::AVG:
+      return collectives::ReduceOp::avg;
+    case c10d::ReduceOp::PRODUCT:
+      return collectives::ReduceOp::product;
+    case c10d::ReduceOp::MIN:
+      return collectives::ReduceOp::min;
+    case c10d::ReduceOp::MAX:
+      return collectives::ReduceOp::max;
+    case c10d::ReduceOp::BAND:
+      return collectives::ReduceOp::bit_and;
+    case c10d::ReduceOp::BOR:
+      return collectives::ReduceOp::bit_or;
+    case c10d::ReduceOp::BXOR:
+      return collectives::ReduceOp::bit_xor;
+    case c10d::ReduceOp::PREMUL_SUM: {
+      const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+      TORCH_CHECK(factor != nullptr, "weft: PREMUL_SUM has no factor");
+      return collectives::ReduceOp::premul_sum(
+          factor->tensor_factor.defined() ? factor->tensor_factor.item<double>() : factor->double_factor);
+    }
+    default:
+      TORCH_CHECK(false, "weft: unknown ReduceOp ", static_cast<int>(op.op_));
+  }
+}
+
+const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* operation) {
+  TORCH_CHECK(tensors.size() == 1, "weft: ", operation, ": ", tensors.size(), " tensors, expected one");
+  return tensors.front();
+}
+
+// What a rank other than the root passes may be empty.
+template <class T>
+T list_of(const std::vector<T>& lists, const char* operation) {
+  TORCH_CHECK(lists.size() <= 1, "weft: ", operation, ": ", lists.size(), " lists of tensors, expected one");
+  return lists.empty() ? T() : lists.front();
+}
+
+// The parts of a tensor along its first dimension. sizes: empty for equal parts.
+std::vector<at::Tensor> parts_of(const at::Tensor& tensor, const std::vector<std::int64_t>& sizes,
+                                 int ranks) {
+  if (sizes.empty()) {
+    TORCH_CHECK(tensor.size(0) % ranks == 0,
+                "Tensor's dim 0 does not divide equally across group size: ", tensor.size(0), " and ", ranks);
+    return tensor.tensor_split(ranks);
+  }
+  TORCH_CHECK(static_cast<int>(sizes.size()) == ranks,
+              "Number of tensor splits not equal to group size: ", sizes.size(), " and ", ranks);
+  return tensor.split_with_sizes(sizes);
+}
+
+// The options of an operation that states no timeout.
+struct NoOptions {
+  std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+  bool asyncOp = true;
+};
+
+}  // namespace
+
+// A collective or message in flight.
+class Work final : public c10d::Work {
+ public:
+  Work(std::shared_ptr<rpc::HandlerPool> callbacks, int rank, c10d::OpType operation, const char* title,
+       const std::vector<at::Tensor>& inputs, std::vector<std::vector<at::Tensor>> outputs,
+       std::uint64_t sequence, std::chrono::milliseconds timeout)
+      : c10d::Work(rank, operation, title, inputs),
+        callbacks_(std::move(callbacks)),
+        outputs_(std::move(outputs)),
+        sequence_(sequence),
+        timeout_(timeout) {}
+
+  // Completes the work with the future, on its thread. source: the rank that has sent the message, or -1.
+  static void follow(const c10::intrusive_ptr<Work>& work, Future<int> source) {
+    source.then([work](Result<int>&& source) {
+      if (source.ok()) work->source_ = source.value();
+      work->complete(source.ok() ? nullptr : source.error());
+    });
+  }
+
+  int sourceRank() const override { return source_; }
+  std::vector<at::Tensor> result() override {
+    return outputs_.empty() ? std::vector<at::Tensor>() : outputs_.front();
+  }
+  std::uint64_t getSequencenumber() const override { return sequence_; }
+  std::chrono::milliseconds getTimeout() const override { return timeout_; }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    std::unique_lock lock(mutex_);
+    const auto is_completed = [this] { return completed_; };
+    if (timeout == kNoTimeout) {
+      cv_.wait(lock, is_completed);
+    } else if (!cv_.wait_for(lock, timeout, is_completed)) {
+      C10_THROW_ERROR(DistBackendError,
+                      c10::str("Timed out waiting ", timeout.count(), "ms for ", opTypeToString(opType_)));
+    }
+    if (exception_) std::rethrow_exception(exception_);
+    return true;
+  }
+
+  // The callbacks of the future run on the world's pool, where they may block.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    std::unique_lock lock(mutex_);
+    if (future_) return future_;
+    const c10::TypePtr tensors = c10::ListType::ofTensors();
+    future_ = c10::make_intrusive<c10::ivalue::Future>(outputs_.size() > 1 ? c10::ListType::create(tensors)
+                                                                          : tensors);
+    if (completed_) post();
+    return future_;
+  }
+
+ private:
+  void complete(const std::exception_ptr& error) {
+    finish(error);
+    std::unique_lock lock(mutex_);
+    if (future_) post();
+  }
+  void post() {
+    callbacks_->post([pool = callbacks_.get(), future = future_, outputs = outputs_,
+                            error = exception_]() mutable {
+      const rpc::HandlerPool::Blocking scope(*pool);
+      if (error) {
+        future->setError(error);
+      } else if (outputs.size() > 1) {
+        future->markCompleted(c10::IValue(std::move(outputs)));
+      } else {
+        future->markCompleted(c10::IValue(outputs.empty() ? std::vector<at::Tensor>() : outputs.front()));
+      }
+    });
+  }
+
+  const std::shared_ptr<rpc::HandlerPool> callbacks_;
+  const std::vector<std::vector<at::Tensor>> outputs_;
+  const std::uint64_t sequence_;
+  const std::chrono::milliseconds timeout_;
+  std::atomic<int> source_ = -1;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // null: nobody has asked for it
+};
+
+Future<int> as_source(Future<void> done) {
+  return done.then([](Result<void>&& done) { return done.ok() ? Result<int>(-1) : Result<int>(done.error()); });
+}
+Future<int> as_source(Future<int> done) { return done; }
+
+// --- The world ---
+
+namespace {
+
+// The store by which PyTorch's processes meet.
+class MeetingStore final : public rpc::ProgramStore {
+ public:
+  // A clone has a connection of its own, so a call that waits delays no call of the program.
+  explicit MeetingStore(c10d::Store& store) : store_(store.clone()) {}
+  void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
+  std::optional<std::string> get(const std::string& key, std::chrono::nanoseconds timeout) override {
+    try {
+      store_->wait({key}, std::chrono::ceil<std::chrono::milliseconds>(timeout));
+    } catch (const std::exception&) {
+      if (!store_->check({key})) return std::nullopt;
+    }
+    return store_->get_to_str(key);
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::Store> store_;
+};
+
+}  // namespace
+
+World::World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout)
+    : callbacks(std::make_shared<rpc::HandlerPool>(1)),
+      job(std::make_unique<rpc::Job>(
+          rpc::from_program_store(std::make_shared<MeetingStore>(store), "weft/",
+                                  static_cast<std::size_t>(rank), static_cast<std::size_t>(size)),
+          rpc::Layers{collectives::layer()})) {
+  job->join(timeout).get();
+}
+
+World::~World() {
+  try {
+    job->agent().leave().get(std::chrono::seconds(10));
+  } catch (const std::exception& error) {
+    TORCH_WARN("weft: leaving the job: ", error.what());
+  }
+  job.reset();
+  callbacks->join();
+}
+
+// --- The group ---
+
+ProcessGroup::ProcessGroup(std::shared_ptr<World> world, collectives::Group group,
+                           c10::intrusive_ptr<Options> options)
+    : Backend(group.rank(), group.size()),
+      world_(std::move(world)),
+      group_(std::move(group)),
+      options_(std::move(options)) {}
+
+ProcessGroup::~ProcessGroup() {
+  without_gil([this] { shutdown(); });
+}
+
+c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                      int size, c10::intrusive_ptr<Options> options,
+                                                      const ProcessGroup* parent) {
+  return with_torch_errors([&] {
+    if (parent != nullptr) {
+      const auto& ranks = options->global_ranks_in_group;
+      return parent->among(std::vector<int>(ranks.begin(), ranks.end()), std::move(options));
+    }
+    return make(std::make_shared<World>(*store, rank, size, options->timeout), {}, std::move(options));
+  });
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroup::split(
+    const c10::intrusive_ptr<c10d::Store>&, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  if (std::ranges::find(ranks, getRank()) == ranks.end()) return nullptr;
+  auto own = c10::make_intrusive<Options>(options->timeout);
+  own->group_name = options->group_name;
+  own->group_desc = options->group_desc;
+  own->global_ranks_in_group = options->global_ranks_in_group;
+  return with_torch_errors([&] { return among(ranks, std::move(own)); });
+}
+
+c10::intrusive_ptr<ProcessGroup> ProcessGroup::among(const std::vector<int>& ranks,
+                                                     c10::intrusive_ptr<Options> options) const {
+  const std::vector<std::string> all = group_.members();
+  std::vector<std::string> members;
+  for (const int rank : ranks) members.push_back(all.at(static_cast<std::size_t>(rank)));
+  return make(world_, std::move(members), std::move(options));
+}
+
+c10::intrusive_ptr<ProcessGroup> ProcessGroup::make(std::shared_ptr<World> world,
+                                                    std::vector<std::string> members,
+                                                    c10::intrusive_ptr<Options> options) {
+  TORCH_CHECK(world != nullptr, "weft: the process group has been shut down");
+  collectives::GroupOptions group;
+  group.name = options->group_name;
+  group.members = std::move(members);
+  group.timeout = options->timeout;
+  group.checks = collectives::Checks::relaxed;
+  Group made = Group::create(world->job->agent(), std::move(group)).get();
+  return c10::make_intrusive<ProcessGroup>(std::move(world), std::move(made), std::move(options));
+}
+
+void ProcessGroup::abort() { group_.abort("torch.distributed has aborted the process group"); }
+
+void ProcessGroup::shutdown() { world_.reset(); }
+
+at::Tensor ProcessGroup::allocateTensor(long size, at::TensorOptions options) {
+  return group_.empty({size}, options);
+}
+
+// --- The collectives ---
+
+template <class CallOptions, class Begin>
+ProcessGroup::WorkPtr ProcessGroup::start(c10d::OpType operation, const char* title,
+                                          const CallOptions& options, const Tensors& inputs, Lists outputs,
+                                          Begin begin) {
+  const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
+  TORCH_CHECK(world_ != nullptr, "weft: the process group has been shut down");
+  auto work = c10::make_intrusive<Work>(world_->callbacks, getRank(), operation, title, inputs,
+                                        std::move(outputs), ++sequence_, timeout);
+  const Group group = options.asyncOp || coalesced_ ? group_ : group_.inlined();
+  Future<int> source = as_source(begin(group, Timeout(timeout), python_site()));
+  if (coalesced_) {
+    const rpc::SharedFuture<int> shared(std::move(source));
+    coalesced_->push_back(shared.future());
+    source = shared.future();
+  }
+  Work::follow(work, std::move(source));
+  return work;
+}
+
+void ProcessGroup::startCoalescing() { coalesced_.emplace(); }
+
+ProcessGroup::WorkPtr ProcessGroup::endCoalescing() {
+  TORCH_CHECK(coalesced_, "weft: endCoalescing() without startCoalescing()");
+  std::vector<Future<int>> started = *std::exchange(coalesced_, std::nullopt);
+  return start(c10d::OpType::COALESCED, "weft:coalesced", NoOptions{}, {}, {},
+               [&](const Group&, Timeout, const rpc::Site&) {
+                 return rpc::when_all(std::move(started)).then([](Result<std::vector<int>>&& all) {
+                   return all.ok() ? Result<int>(-1) : Result<int>(all.error());
+                 });
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  return start(c10d::OpType::BROADCAST, "weft:broadcast", options, tensors, {tensors},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.broadcast(only(tensors, "broadcast"), static_cast<int>(options.rootRank),
+                                        timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  return start(c10d::OpType::ALLREDUCE, "weft:all_reduce", options, tensors, {tensors},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.all_reduce(only(tensors, "all_reduce"), reduction(options.reduceOp), timeout,
+                                         site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::allreduce_coalesced(Tensors& tensors,
+                                                        const c10d::AllreduceCoalescedOptions& options) {
+  return start(c10d::OpType::ALLREDUCE_COALESCED, "weft:all_reduce", options, tensors, {tensors},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.all_reduce(tensors, reduction(options.reduceOp), timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  return start(c10d::OpType::REDUCE, "weft:reduce", options, tensors, {tensors},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.reduce(only(tensors, "reduce"), static_cast<int>(options.rootRank),
+                                     reduction(options.reduceOp), timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::allgather(Lists& outputs, Tensors& inputs,
+                                              const c10d::AllgatherOptions& options) {
+  return start(c10d::OpType::ALLGATHER, "weft:all_gather", options, inputs, outputs,
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.all_gather_v(list_of(outputs, "all_gather"), only(inputs, "all_gather"),
+                                           timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::all_gather_single(at::Tensor& output, at::Tensor& input,
+                                                      const c10d::AllgatherOptions& options) {
+  return start(c10d::OpType::_ALLGATHER_BASE, "weft:_all_gather_base", options, {input}, {{output}},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.all_gather(output, input, timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::allgather_coalesced(Lists& outputs, Tensors& inputs,
+                                                        const c10d::AllgatherOptions& options) {
+  return start(c10d::OpType::ALLGATHER_COALESCED, "weft:all_gather", options, inputs, outputs,
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 std::vector<Future<void>> gathers;
+                 for (std::size_t i = 0; i < inputs.size(); ++i) {
+                   Tensors parts;
+                   for (const Tensors& of_rank : outputs) parts.push_back(of_rank.at(i));
+                   gathers.push_back(group.all_gather_v(std::move(parts), inputs[i], timeout, site));
+                 }
+                 return rpc::when_all(std::move(gathers));
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::all_gather_single_coalesced(Tensors& outputs, Tensors& inputs,
+                                                                const c10d::AllgatherOptions& options) {
+  return start(c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED, "weft:all_gather", options, inputs, {outputs},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.all_gather(outputs, inputs, timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::gather(Lists& outputs, Tensors& inputs,
+                                           const c10d::GatherOptions& options) {
+  return start(c10d::OpType::GATHER, "weft:gather", options, inputs, outputs,
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.gather(list_of(outputs, "gather"), only(inputs, "gather"),
+                                     static_cast<int>(options.rootRank), timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::gather_single(at::Tensor& output, at::Tensor& input,
+                                                  const c10d::GatherOptions& options) {
+  const bool is_root = options.rootRank == getRank();
+  return start(c10d::OpType::GATHER, "weft:gather", options, {input}, {{output}},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.gather(is_root ? parts_of(output, {}, getSize()) : Tensors(), input,
+                                     static_cast<int>(options.rootRank), timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::scatter(Tensors& outputs, Lists& inputs,
+                                            const c10d::ScatterOptions& options) {
+  return start(c10d::OpType::SCATTER, "weft:scatter", options, list_of(inputs, "scatter"), {outputs},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.scatter(only(outputs, "scatter"), list_of(inputs, "scatter"),
+                                      static_cast<int>(options.rootRank), timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::reduce_scatter(Tensors& outputs, Lists& inputs,
+                                                   const c10d::ReduceScatterOptions& options) {
+  return start(c10d::OpType::REDUCE_SCATTER, "weft:reduce_scatter", options,
+               list_of(inputs, "reduce_scatter"), {outputs},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.reduce_scatter_v(only(outputs, "reduce_scatter"),
+                                               list_of(inputs, "reduce_scatter"),
+                                               reduction(options.reduceOp), timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::reduce_scatter_single(at::Tensor& output, at::Tensor& input,
+                                                          const c10d::ReduceScatterOptions& options) {
+  return start(c10d::OpType::_REDUCE_SCATTER_BASE, "weft:_reduce_scatter_base", options, {input}, {{output}},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.reduce_scatter(output, input, reduction(options.reduceOp), timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::reduce_scatter_single_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  return start(c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "weft:reduce_scatter", options, inputs,
+               {outputs}, [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.reduce_scatter(outputs, inputs, reduction(options.reduceOp), timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::all_to_all_single(at::Tensor& output, at::Tensor& input,
+                                                      std::vector<std::int64_t>& output_sizes,
+                                                      std::vector<std::int64_t>& input_sizes,
+                                                      const c10d::AllToAllOptions& options) {
+  // Always the form with sizes: a rank that states equal sizes meets one that states none.
+  Tensors outputs = parts_of(output, output_sizes, getSize());
+  Tensors inputs = parts_of(input, input_sizes, getSize());
+  return start(c10d::OpType::ALLTOALL_BASE, "weft:all_to_all", options, {input}, {{output}},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.all_to_all_v(std::move(outputs), std::move(inputs), timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::alltoall(Tensors& outputs, Tensors& inputs,
+                                             const c10d::AllToAllOptions& options) {
+  return start(c10d::OpType::ALLTOALL, "weft:all_to_all", options, inputs, {outputs},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.all_to_all_v(outputs, inputs, timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::send(Tensors& tensors, int to, int tag) {
+  return start(c10d::OpType::SEND, "weft:send", NoOptions{}, tensors, {},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.send(only(tensors, "send"), to, static_cast<std::uint64_t>(tag), timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::recv(Tensors& tensors, int from, int tag) {
+  return start(c10d::OpType::RECV, "weft:recv", NoOptions{}, tensors, {tensors},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.recv(only(tensors, "recv"), from, static_cast<std::uint64_t>(tag), timeout, site)
+                     .then([from](Result<void>&& done) {
+                       return done.ok() ? Result<int>(from) : Result<int>(done.error());
+                     });
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::recvAnysource(Tensors& tensors, int tag) {
+  return start(c10d::OpType::RECVANYSOURCE, "weft:recvAnySource", NoOptions{}, tensors, {tensors},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.recv_any(only(tensors, "recv"), static_cast<std::uint64_t>(tag), timeout, site);
+               });
+}
+
+ProcessGroup::WorkPtr ProcessGroup::barrier(const c10d::BarrierOptions& options) {
+  return start(c10d::OpType::BARRIER, "weft:barrier", options, {}, {},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.barrier(timeout, site);
+               });
+}
+
+void ProcessGroup::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
+  const std::vector<int> missing =
+      with_torch_errors([&] { return group_.monitored_barrier(timeout, python_site()).get(); });
+  if (missing.empty()) return;
+  TORCH_CHECK(getRank() == 0, "Rank ", getRank(),
+              " successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+              "rank 0. Please check rank 0 logs for faulty rank.");
+  TORCH_CHECK(timeout.count() > 0, "Rank 0 timed out in monitoredBarrier after ", timeout.count(), " ms.");
+  const bool all = wait_all_ranks && missing.size() > 1;
+  TORCH_CHECK(false, "[Rank 0]: Rank", all ? "s " : " ",
+              all ? c10::Join(", ", missing) : std::to_string(missing.front()),
+              " failed to pass monitoredBarrier in ", timeout.count(), " ms");
+}
+
+}  // namespace weft::python

@@ -1,0 +1,119 @@
+// ProcessGroup: the backend `weft` of torch.distributed, a collectives::Group as a c10d::Backend.
+//
+// The process groups of one process share one agent, that of the default group. Collectives accept tensors in
+// host memory. Errors: DistBackendError, for a timeout with the text "Timed out"; RuntimeError for arguments
+// that weft refuses. Thread-safety: as collectives::Group.
+#pragma once
+
+#include <weft/parallel/collectives/group.h>
+#include <weft/rpc/core/handler_pool.h>
+#include <weft/rpc/job/job.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace weft::python {
+
+// The membership of this process in the job of a default group.
+struct World {
+  // Joins. store: of the program; it introduces the members to each other.
+  World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout);
+  ~World();
+
+  // Runs the callbacks of futures, which may take the GIL and run collectives.
+  const std::shared_ptr<rpc::HandlerPool> callbacks;
+  std::unique_ptr<rpc::Job> job;
+};
+
+class ProcessGroup final : public c10d::Backend {
+ public:
+  struct Options final : c10d::Backend::Options {
+    explicit Options(std::chrono::milliseconds timeout) : c10d::Backend::Options("weft", timeout) {}
+    c10::intrusive_ptr<c10d::Backend::Options> clone() const override {
+      return c10::make_intrusive<Options>(*this);
+    }
+  };
+
+  // A group of the ranks in options.global_ranks_in_group, of the world of `parent`. parent: null for the
+  // default group, which makes a world of its own with the store's help. Blocks until all members have called
+  // it.
+  static c10::intrusive_ptr<ProcessGroup> create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                 int size, c10::intrusive_ptr<Options> options,
+                                                 const ProcessGroup* parent);
+  ProcessGroup(std::shared_ptr<World> world, collectives::Group group, c10::intrusive_ptr<Options> options);
+  ~ProcessGroup() override;
+
+  const std::string getBackendName() const override { return "weft"; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  void abort() override;
+  void shutdown() override;
+
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override;
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override;
+
+  using Tensors = std::vector<at::Tensor>;
+  using Lists = std::vector<Tensors>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPtr all_gather_single(at::Tensor& output, at::Tensor& input,
+                            const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(Lists& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPtr all_gather_single_coalesced(Tensors& outputs, Tensors& inputs,
+                                      const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
+  WorkPtr gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, Lists& inputs, const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, Lists& inputs, const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_single(at::Tensor& output, at::Tensor& input,
+                                const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_single_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
+  WorkPtr all_to_all_single(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_sizes,
+                            std::vector<std::int64_t>& input_sizes,
+                            const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
+  WorkPtr send(Tensors& tensors, int to, int tag) override;
+  WorkPtr recv(Tensors& tensors, int from, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+ private:
+  // A group of the ranks of this group.
+  c10::intrusive_ptr<ProcessGroup> among(const std::vector<int>& ranks, c10::intrusive_ptr<Options> options) const;
+  // members: empty for all of the world.
+  static c10::intrusive_ptr<ProcessGroup> make(std::shared_ptr<World> world, std::vector<std::string> members,
+                                               c10::intrusive_ptr<Options> options);
+  // Starts a collective and returns its work. begin(group, timeout, site) returns the collective's future.
+  template <class CallOptions, class Begin>
+  WorkPtr start(c10d::OpType operation, const char* title, const CallOptions& options, const Tensors& inputs,
+                Lists outputs, Begin begin);
+
+  std::shared_ptr<World> world_;  // null: shut down
+  const collectives::Group group_;
+  const c10::intrusive_ptr<Options> options_;
+  std::atomic<std::uint64_t> sequence_ = 0;
+  std::optional<std::vector<rpc::Future<int>>> coalesced_;  // what was started since startCoalescing()
+};
+
+}  // namespace weft::python

@@ -1,0 +1,1 @@
+"""weft for PyTorch: the backend "weft" of torch.distributed, and the C++ SDK."""
