@@ -171,7 +171,8 @@ bool JobMembership::take(const StoreChanges& changes) {
   {
     MutexLock lock(mutex_);
     blind_since_.reset();
-    if (phase_ != Phase::joined || changes.version < version_) {  // older than the host's last records
+    const bool outdated = store_gone_ && changes.version < version_;  // older than the host's last records
+    if (phase_ != Phase::joined || outdated) {
       looking_ = false;
       return false;
     }

@@ -21,6 +21,10 @@ constexpr auto ping_timeout = std::chrono::seconds{2};
 constexpr int leases_to_wait = 3;
 constexpr auto program_key = "host";  // in the program's store, after the prefix
 
+std::string no_answer_of_store(const Rendezvous& rendezvous) {
+  return "the job's store (" + title_of_store(rendezvous) + ") has not answered";
+}
+
 // The value of the key in the program's store: the name of rank 0, and its record.
 std::string program_value(const MemberRecord& host) { return host.name + "\n" + to_text(host); }
 MemberRecord program_host(const std::string& value) {
@@ -57,7 +61,7 @@ Joining::Joining(std::shared_ptr<AgentCore> core, const Rendezvous& rendezvous, 
       met_host_(std::move(met_host)),
       lost_(std::move(lost)),
       access_(access),
-      obstacle_("the job's store (" + title_of_store(rendezvous) + ") has not answered") {}
+      obstacle_(no_answer_of_store(rendezvous)) {}
 
 std::vector<std::string> Joining::published_addresses() const {
   std::vector<std::string> published;
@@ -84,6 +88,7 @@ Task<Joining::Joined> Joining::run(std::shared_ptr<Joining> self) {
   if (self->access_.store == nullptr) co_await find_host(self);
   record.addresses = self->published_addresses();
   if (self->is_host() && self->rendezvous_.program_store != nullptr) co_await publish_host(self);
+  self->meets(no_answer_of_store(self->rendezvous_));
 
   const auto store = self->access_.store;
   if (const auto ttl = self->rendezvous_.lease; ttl > std::chrono::nanoseconds::zero()) {
@@ -136,7 +141,7 @@ Task<void> Joining::publish_host(std::shared_ptr<Joining> self) {
   const std::function<void()> publish = [store = self->rendezvous_.program_store, key,
                                          value = program_value(host)] { store->set(key, value); };
   self->meets("the program's store has not stored '" + key + "' yet");
-  co_await self->on_own_thread(publish);
+  co_await self->on_separate_thread(publish);
 }
 
 // The key may still have the addresses of an earlier incarnation of rank 0. While that agent does not answer,
@@ -150,7 +155,7 @@ Task<void> Joining::find_host(std::shared_ptr<Joining> self) {
   const auto until = self->access_.loop->now() + reach_timeout;
   for (;;) {
     Error problem(ErrorKind::unavailable, "rank 0 has not joined: the program's store has no '" + key + "'");
-    const std::optional<std::string> value = co_await self->on_own_thread(read);
+    const std::optional<std::string> value = co_await self->on_separate_thread(read);
     if (value) {
       const MemberRecord host = program_host(*value);
       const Peer peer =
@@ -170,12 +175,12 @@ Task<void> Joining::find_host(std::shared_ptr<Joining> self) {
     }
     self->meets(problem.what());
     if (self->stopped() || self->access_.loop->now() >= until) throw problem;
-    if (value) co_await self->pause();
+    co_await self->pause();
   }
 }
 
 template <class T>
-Future<T> Joining::on_own_thread(std::function<T()> ask) {
+Future<T> Joining::on_separate_thread(std::function<T()> ask) {
   auto promise = std::make_shared<Promise<T>>();
   auto future = promise->future();
   const auto complete = [promise, over = std::make_shared<std::atomic<bool>>(false)](Result<T> result) {

@@ -44,9 +44,9 @@ class Joining : public std::enable_shared_from_this<Joining> {
   static Task<void> meet_host(std::shared_ptr<Joining> self);
   template <class T>
   static Task<T> patiently(std::shared_ptr<Joining> self, std::function<Future<T>()> ask);
-  // Runs a function of the program's store on a thread of its own. stop() ends the wait.
+  // Runs a function of the program's store on a separate thread. stop() ends the wait.
   template <class T>
-  Future<T> on_own_thread(std::function<T()> ask);
+  Future<T> on_separate_thread(std::function<T()> ask);
   std::vector<std::string> published_addresses() const;  // may block
   void meets(std::string obstacle);
   Future<void> pause();
@@ -71,7 +71,7 @@ class Joining : public std::enable_shared_from_this<Joining> {
   mutable Mutex mutex_;
   bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
   std::shared_ptr<Promise<void>> pause_ WEFT_GUARDED_BY(mutex_);
-  std::function<void()> end_ask_ WEFT_GUARDED_BY(mutex_);  // ends the wait of on_own_thread()
+  std::function<void()> end_ask_ WEFT_GUARDED_BY(mutex_);  // ends the wait of on_separate_thread()
   std::string obstacle_ WEFT_GUARDED_BY(mutex_);
 };
 
