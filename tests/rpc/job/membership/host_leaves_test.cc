@@ -59,8 +59,12 @@ TEST_P(HostLeavesTest, EachMemberEndsAsSoonAsItHasJoined) {
     std::vector<std::thread> members;
     for (std::size_t rank = 0; rank < 4; ++rank)
       members.emplace_back([&job, rank] {
-        got(rpc::Job(job[rank]).join());
-        got(job[rank].leave());
+        const auto error = test::error_of([&] {
+          got(rpc::Job(job[rank]).join());
+          got(job[rank].leave());
+          return 0;
+        });
+        EXPECT_EQ(error ? error->what() : std::string(), "") << rank;
         EXPECT_EQ(job[rank].core()->job_error(), std::nullopt) << rank;
         job.end(rank);
       });
