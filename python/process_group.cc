@@ -273,6 +273,15 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroup::split(
   return with_torch_errors([&] { return among(ranks, std::move(own)); });
 }
 
+c10::intrusive_ptr<c10d::Backend> ProcessGroup::shrink(
+    const std::vector<std::int64_t>& ranks_to_exclude, int,
+    const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < getSize(); ++rank)
+    if (std::ranges::find(ranks_to_exclude, rank) == ranks_to_exclude.end()) ranks.push_back(rank);
+  return split(nullptr, ranks, options ? options : options_);
+}
+
 c10::intrusive_ptr<ProcessGroup> ProcessGroup::among(const std::vector<int>& ranks,
                                                      c10::intrusive_ptr<Options> options) const {
   const std::vector<std::string> all = group_.members();

@@ -56,6 +56,11 @@ class ProcessGroup final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                           const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  // All remaining ranks must be alive and call it.
+  bool supportsShrinking() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> shrink(
+      const std::vector<std::int64_t>& ranks_to_exclude, int flags,
+      const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
   void abort() override;
   void shutdown() override;
 
