@@ -1,0 +1,64 @@
+"""The backend WEFT of torch.distributed.rpc (docs/pytorch.md). The import of this module registers it.
+
+    import torch.distributed.rpc as rpc
+    import weft.rpc
+    rpc.init_rpc("worker0", rank=0, world_size=2, backend=rpc.BackendType.WEFT)
+
+The environment states the addresses and the credentials of an agent, as for every member of a job of weft:
+WEFT_HOST, WEFT_LISTEN, WEFT_SECRET, WEFT_CERTIFICATE, WEFT_INSECURE (docs/launching.md).
+
+Groups are static: world_size is required. torch 2.15 closes dynamic groups to other agents than
+TensorPipeAgent: its shutdown() treats the group of every other agent as static.
+"""
+
+import atexit
+
+import torch.distributed as dist
+from torch.distributed import rpc
+from torch.distributed.rpc import api, backend_registry, constants
+
+from weft import _C
+
+
+class WeftRpcBackendOptions(_C.RpcBackendOptions):
+    """The options of the backend WEFT.
+
+    num_worker_threads: the number of requests that the agent serves at the same time. rpc_timeout: of calls that
+    set none, in seconds; 0: none. init_method: the URL of the store.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_worker_threads=constants.DEFAULT_NUM_WORKER_THREADS,
+        rpc_timeout=constants.DEFAULT_RPC_TIMEOUT_SEC,
+        init_method=constants.DEFAULT_INIT_METHOD,
+    ):
+        super().__init__(num_worker_threads, rpc_timeout, init_method)
+
+
+def _construct_options(rpc_timeout, init_method, **options):
+    return WeftRpcBackendOptions(rpc_timeout=rpc_timeout, init_method=init_method, **options)
+
+
+def _init_backend(store, name, rank, world_size, rpc_backend_options):
+    if not isinstance(store, dist.Store):
+        raise TypeError(f"`store` must be a c10d::Store. {store}")
+    if not isinstance(rpc_backend_options, WeftRpcBackendOptions):
+        raise TypeError(f"`rpc_backend_options` must be a `WeftRpcBackendOptions`. {rpc_backend_options}")
+    if not world_size:
+        raise ValueError("the RPC backend WEFT needs a world_size: it has no dynamic groups")
+    agent = _C.RpcAgent(store, name, rank, world_size, rpc_backend_options)
+    api._init_rpc_states(agent)
+    return agent
+
+
+@atexit.register
+def _end():
+    """Ends an agent that the program has not shut down: its threads must not outlive the interpreter."""
+    if api._is_current_rpc_agent_set() and isinstance(api._get_current_rpc_agent(), _C.RpcAgent):
+        api.shutdown(graceful=False)
+
+
+backend_registry.register_backend("WEFT", _construct_options, _init_backend)
+rpc.BackendType = backend_registry.BackendType
