@@ -63,35 +63,31 @@ inline void expect_text(const rpc::Error& error, const ErrorText& expected) {
   }
 }
 
+// What code has thrown is an Error with this text, and of this kind and execution if they are given.
+inline void expect_thrown(const std::optional<rpc::Error>& error, std::optional<rpc::ErrorKind> kind,
+                          std::optional<rpc::Execution> execution, const ErrorText& text,
+                          std::source_location at) {
+  const testing::ScopedTrace trace(at.file_name(), static_cast<int>(at.line()), "expect_error");
+  ASSERT_TRUE(error);
+  if (kind) EXPECT_EQ(error->kind(), *kind) << error->what();
+  if (execution) EXPECT_EQ(error->execution(), *execution) << error->what();
+  expect_text(*error, text);
+}
+
 // Expects that f throws an Error with this text, of this kind and execution.
 template <std::invocable F>
 void expect_error(F&& f, const ErrorText& text, std::source_location at = std::source_location::current()) {
-  const testing::ScopedTrace trace(at.file_name(), static_cast<int>(at.line()), "expect_error");
-  const auto error = error_of(std::forward<F>(f));
-  ASSERT_TRUE(error);
-  expect_text(*error, text);
+  expect_thrown(error_of(std::forward<F>(f)), std::nullopt, std::nullopt, text, at);
 }
 template <std::invocable F>
 void expect_error(F&& f, rpc::ErrorKind kind, const ErrorText& text = {},
                   std::source_location at = std::source_location::current()) {
-  const testing::ScopedTrace trace(at.file_name(), static_cast<int>(at.line()), "expect_error");
-  const auto error = error_of(std::forward<F>(f));
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->kind(), kind) << error->what();
-  expect_text(*error, text);
+  expect_thrown(error_of(std::forward<F>(f)), kind, std::nullopt, text, at);
 }
 template <std::invocable F>
 void expect_error(F&& f, rpc::ErrorKind kind, rpc::Execution execution, const ErrorText& text = {},
                   std::source_location at = std::source_location::current()) {
-  const auto check = [&] {
-    try {
-      (void)f();
-    } catch (const rpc::Error& error) {
-      EXPECT_EQ(error.execution(), execution) << at.file_name() << ":" << at.line() << ": " << error.what();
-      throw;
-    }
-  };
-  expect_error(check, kind, text, at);
+  expect_thrown(error_of(std::forward<F>(f)), kind, execution, text, at);
 }
 
 }  // namespace weft::test

@@ -11,6 +11,7 @@
 #include <weft/rpc/transport/in_process.h>
 
 #include <ATen/ATen.h>
+#include <c10/util/FunctionRef.h>
 #include <gtest/gtest.h>
 
 #include <exception>
@@ -176,9 +177,12 @@ inline void expect_all(Futures futures, ErrorKind kind, const std::vector<std::s
     }
 }
 
+// What tests run on a rank. The functions that take it are no templates, because tests have hundreds of such
+// lambdas.
+using RankBody = c10::function_ref<void(const Group&)>;
+
 // Runs f(group) for each rank, in a thread each, and rethrows the first error.
-template <class F>
-void on_ranks(const std::vector<Group>& groups, F f) {
+inline void on_ranks(const std::vector<Group>& groups, RankBody f) {
   std::vector<std::exception_ptr> errors(groups.size());
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < groups.size(); ++rank)
@@ -195,15 +199,11 @@ void on_ranks(const std::vector<Group>& groups, F f) {
 }
 
 // The same on ranks of a new company.
-template <class F>
-void on_ranks(int ranks, Backend backend, F f) {
+inline void on_ranks(int ranks, Backend backend, RankBody f) {
   Company company(ranks, backend);
   on_ranks(company.groups(), f);
 }
-template <class F>
-void on_ranks(int ranks, F f) {
-  on_ranks(ranks, Backend::messages, f);
-}
+inline void on_ranks(int ranks, RankBody f) { on_ranks(ranks, Backend::messages, f); }
 
 // The futures of calls, which are begun in this order.
 struct Several : Futures {

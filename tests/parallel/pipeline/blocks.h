@@ -26,6 +26,7 @@ using collectives::Group;
 using collectives::testing::Backend;
 using collectives::testing::Company;
 using collectives::testing::on_ranks;
+using collectives::testing::RankBody;
 using rpc::ErrorKind;
 using test::error_of;
 using test::expect_error;
@@ -174,8 +175,7 @@ inline std::string name_of_test(const ::testing::TestParamInfo<std::string>& inf
 using Errors = std::vector<std::optional<rpc::Error>>;
 
 // Runs f(group) for each rank of a new group in a separate thread. Returns the errors by rank.
-template <class F>
-Errors errors_on_ranks(int ranks, Backend backend, F f) {
+inline Errors errors_on_ranks(int ranks, Backend backend, RankBody f) {
   Company company(ranks, backend);
   const std::vector<Group> groups = company.groups();
   Errors errors(groups.size());
@@ -185,10 +185,7 @@ Errors errors_on_ranks(int ranks, Backend backend, F f) {
   for (auto& thread : threads) thread.join();
   return errors;
 }
-template <class F>
-Errors errors_on_ranks(int ranks, F f) {
-  return errors_on_ranks(ranks, Backend::messages, std::move(f));
-}
+inline Errors errors_on_ranks(int ranks, RankBody f) { return errors_on_ranks(ranks, Backend::messages, f); }
 
 // Expects that each rank has an error with this text.
 inline void expect_errors(const Errors& errors, const std::string& text) {

@@ -25,6 +25,7 @@ using collectives::ReduceOp;
 using collectives::testing::Backend;
 using collectives::testing::Company;
 using collectives::testing::on_ranks;
+using collectives::testing::RankBody;
 using data_parallel::testing::expect_close;
 using dist_autograd::testing::numbers;
 using rpc::ErrorKind;
@@ -46,9 +47,8 @@ inline at::Tensor own_chunk(const Group& group, const at::Tensor& whole, std::in
 }
 
 // f() fails on every rank, with this kind and these words.
-template <class F>
-void expect_refused(const std::vector<Group>& groups, ErrorKind kind, const std::vector<std::string>& words,
-                    F f) {
+inline void expect_refused(const std::vector<Group>& groups, ErrorKind kind,
+                           const std::vector<std::string>& words, RankBody f) {
   on_ranks(groups, [&](const Group& group) {
     SCOPED_TRACE("rank " + std::to_string(group.rank()));
     test::expect_error([&] { f(group); }, kind, words);

@@ -74,8 +74,7 @@ class FakeDevices {
     }
   }
   // Runs f(group) for each rank in a thread, while the devices work.
-  template <class F>
-  void work_on_ranks(const std::vector<Group>& groups, F f) {
+  void work_on_ranks(const std::vector<Group>& groups, RankBody f) {
     std::atomic<bool> over{false};
     std::thread running([&] {
       EXPECT_NO_THROW(on_ranks(groups, f));
