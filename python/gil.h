@@ -25,8 +25,8 @@ void without_gil(F f) {
 inline rpc::Site python_site() {
   if (c10d::debug_level() == c10d::DebugLevel::Off || !Py_IsInitialized()) return {};
   const pybind11::gil_scoped_acquire gil;
-  pybind11::object frame =
-      pybind11::reinterpret_steal<pybind11::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
+  pybind11::object frame = pybind11::reinterpret_steal<pybind11::object>(
+      reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
   while (frame && !frame.is_none()) {
     const auto file = frame.attr("f_code").attr("co_filename").cast<std::string>();
     if (file.find("/torch/") == std::string::npos)

@@ -9,6 +9,8 @@
 #include <weft/rpc/job/store/program_store.h>
 
 #include <c10/util/Exception.h>
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 
@@ -155,7 +157,7 @@ class Work final : public c10d::Work {
     if (future_) return future_;
     const c10::TypePtr tensors = c10::ListType::ofTensors();
     future_ = c10::make_intrusive<c10::ivalue::Future>(outputs_.size() > 1 ? c10::ListType::create(tensors)
-                                                                          : tensors);
+                                                                           : tensors);
     if (completed_) post();
     return future_;
   }
@@ -167,17 +169,17 @@ class Work final : public c10d::Work {
     if (future_) post();
   }
   void post() {
-    callbacks_->post([pool = callbacks_.get(), future = future_, outputs = outputs_,
-                            error = exception_]() mutable {
-      const rpc::HandlerPool::Blocking scope(*pool);
-      if (error) {
-        future->setError(error);
-      } else if (outputs.size() > 1) {
-        future->markCompleted(c10::IValue(std::move(outputs)));
-      } else {
-        future->markCompleted(c10::IValue(outputs.empty() ? std::vector<at::Tensor>() : outputs.front()));
-      }
-    });
+    callbacks_->post(
+        [pool = callbacks_.get(), future = future_, outputs = outputs_, error = exception_]() mutable {
+          const rpc::HandlerPool::Blocking scope(*pool);
+          if (error) {
+            future->setError(error);
+          } else if (outputs.size() > 1) {
+            future->markCompleted(c10::IValue(std::move(outputs)));
+          } else {
+            future->markCompleted(c10::IValue(outputs.empty() ? std::vector<at::Tensor>() : outputs.front()));
+          }
+        });
   }
 
   const std::shared_ptr<rpc::HandlerPool> callbacks_;
@@ -189,7 +191,8 @@ class Work final : public c10d::Work {
 };
 
 Future<int> as_source(Future<void> done) {
-  return done.then([](Result<void>&& done) { return done.ok() ? Result<int>(-1) : Result<int>(done.error()); });
+  return done.then(
+      [](Result<void>&& done) { return done.ok() ? Result<int>(-1) : Result<int>(done.error()); });
 }
 Future<int> as_source(Future<int> done) { return done; }
 
@@ -279,7 +282,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroup::shrink(
   std::vector<int> ranks;
   for (int rank = 0; rank < getSize(); ++rank)
     if (std::ranges::find(ranks_to_exclude, rank) == ranks_to_exclude.end()) ranks.push_back(rank);
-  return split(nullptr, ranks, options ? options : options_);
+  return split(nullptr, ranks, options ? options : getBackendOptions());
 }
 
 c10::intrusive_ptr<ProcessGroup> ProcessGroup::among(const std::vector<int>& ranks,
@@ -446,13 +449,12 @@ ProcessGroup::WorkPtr ProcessGroup::scatter(Tensors& outputs, Lists& inputs,
 
 ProcessGroup::WorkPtr ProcessGroup::reduce_scatter(Tensors& outputs, Lists& inputs,
                                                    const c10d::ReduceScatterOptions& options) {
-  return start(c10d::OpType::REDUCE_SCATTER, "weft:reduce_scatter", options,
-               list_of(inputs, "reduce_scatter"), {outputs},
-               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
-                 return group.reduce_scatter_v(only(outputs, "reduce_scatter"),
-                                               list_of(inputs, "reduce_scatter"),
-                                               reduction(options.reduceOp), timeout, site);
-               });
+  return start(
+      c10d::OpType::REDUCE_SCATTER, "weft:reduce_scatter", options, list_of(inputs, "reduce_scatter"),
+      {outputs}, [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+        return group.reduce_scatter_v(only(outputs, "reduce_scatter"), list_of(inputs, "reduce_scatter"),
+                                      reduction(options.reduceOp), timeout, site);
+      });
 }
 
 ProcessGroup::WorkPtr ProcessGroup::reduce_scatter_single(at::Tensor& output, at::Tensor& input,
@@ -502,7 +504,8 @@ ProcessGroup::WorkPtr ProcessGroup::send(Tensors& tensors, int to, int tag) {
 ProcessGroup::WorkPtr ProcessGroup::recv(Tensors& tensors, int from, int tag) {
   return start(c10d::OpType::RECV, "weft:recv", NoOptions{}, tensors, {tensors},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
-                 return group.recv(only(tensors, "recv"), from, static_cast<std::uint64_t>(tag), timeout, site)
+                 return group
+                     .recv(only(tensors, "recv"), from, static_cast<std::uint64_t>(tag), timeout, site)
                      .then([from](Result<void>&& done) {
                        return done.ok() ? Result<int>(from) : Result<int>(done.error());
                      });
@@ -536,6 +539,22 @@ void ProcessGroup::monitoredBarrier(const c10d::BarrierOptions& options, bool wa
   TORCH_CHECK(false, "[Rank 0]: Rank", all ? "s " : " ",
               all ? c10::Join(", ", missing) : std::to_string(missing.front()),
               " failed to pass monitoredBarrier in ", timeout.count(), " ms");
+}
+
+void bind_process_group(pybind11::module_& module) {
+  namespace py = pybind11;
+  py::module_::import("torch.distributed");  // registers c10d::Backend and c10d::Store
+  py::class_<ProcessGroup, c10d::Backend, c10::intrusive_ptr<ProcessGroup>>(module, "ProcessGroup")
+      .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                       std::chrono::milliseconds timeout, const std::string& name,
+                       const std::vector<std::uint64_t>& global_ranks, const ProcessGroup* parent) {
+             auto options = c10::make_intrusive<ProcessGroup::Options>(timeout);
+             options->group_name = name;
+             options->global_ranks_in_group = global_ranks;
+             return ProcessGroup::create(store, rank, size, std::move(options), parent);
+           }),
+           py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"),
+           py::arg("global_ranks"), py::arg("parent") = nullptr, py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace weft::python

@@ -12,6 +12,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <pybind11/pybind11.h>
+
 #include <atomic>
 #include <memory>
 #include <string>
@@ -105,7 +107,8 @@ class ProcessGroup final : public c10d::Backend {
 
  private:
   // A group of the ranks of this group.
-  c10::intrusive_ptr<ProcessGroup> among(const std::vector<int>& ranks, c10::intrusive_ptr<Options> options) const;
+  c10::intrusive_ptr<ProcessGroup> among(const std::vector<int>& ranks,
+                                         c10::intrusive_ptr<Options> options) const;
   // members: empty for all of the world.
   static c10::intrusive_ptr<ProcessGroup> make(std::shared_ptr<World> world, std::vector<std::string> members,
                                                c10::intrusive_ptr<Options> options);
@@ -120,5 +123,7 @@ class ProcessGroup final : public c10d::Backend {
   std::atomic<std::uint64_t> sequence_ = 0;
   std::optional<std::vector<rpc::Future<int>>> coalesced_;  // what was started since startCoalescing()
 };
+
+void bind_process_group(pybind11::module_& module);
 
 }  // namespace weft::python
