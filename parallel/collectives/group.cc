@@ -115,13 +115,13 @@ rpc::Future<void> Group::run_by_dtype(const CollectiveCall& call) const {
     CollectiveCall of_dtype = call;
     of_dtype.outputs = part.outputs;
     of_dtype.inputs = part.inputs;
-    all.push_back(run(of_dtype));
+    // If one fails, the ranks may have called different numbers of collectives.
+    all.push_back(run(of_dtype).then([group = *this](rpc::Result<void>&& result) {
+      if (!result.ok()) group.abort("a collective of tensors of several dtypes has failed");
+      return std::move(result);
+    }));
   }
-  // The ranks may have called different numbers of collectives.
-  return rpc::when_all(std::move(all)).then([group = *this](rpc::Result<void>&& result) {
-    if (!result.ok()) group.abort("a collective of tensors of several dtypes has failed");
-    return std::move(result);
-  });
+  return rpc::when_all(std::move(all));
 }
 
 void Group::wait(rpc::Future<void> collective) const {

@@ -114,6 +114,38 @@ class GroupsOnDevices : public ::testing::TestWithParam<Backend>, protected Fake
 INSTANTIATE_TEST_SUITE_P(Backends, GroupsOnDevices, ::testing::ValuesIn(backends),
                          ::testing::PrintToStringParamName());
 
+TEST_P(GroupsOnDevices, RelaxedChecksAcceptOtherShapesOverlapsAndSeveralDtypes) {
+  make(-1, {.timeout = 10s, .checks = Checks::relaxed});
+  done(prepare());
+  std::vector<at::Tensor> t(size), other(size);
+  const auto shaped = [&](int rank) {
+    const std::vector<std::int64_t> shape =
+        rank == 1 ? std::vector<std::int64_t>{2, 3} : std::vector<std::int64_t>{6};
+    return tensor(rank, {0, 1, 2, 3, 4, 5}).view(shape);
+  };
+  all([&](const Group& group, int rank) { return group.all_reduce(t[rank] = shaped(rank)); });
+  for (const at::Tensor& each : t) EXPECT_EQ(values(each), (Floats{0, 3, 6, 9, 12, 15}));
+  all([&](const Group& group, int rank) {
+    const at::Tensor sent = shaped(rank);
+    return group.batch({{PointToPoint::Kind::send, sent, (rank + 1) % size},
+                        {PointToPoint::Kind::recv, other[rank] = zeros(rank, 6), (rank + size - 1) % size}});
+  });
+  for (const at::Tensor& each : other) EXPECT_EQ(values(each), (Floats{0, 1, 2, 3, 4, 5}));
+  all([&](const Group& group, int rank) {
+    t[rank] = tensor(rank, {0, 1, 2, 3, 4, 5});
+    return group.all_gather(t[rank], t[rank].narrow(0, 1, 2));
+  });
+  for (const at::Tensor& each : t) EXPECT_EQ(values(each), (Floats{1, 2, 1, 2, 1, 2}));
+  all([&](const Group& group, int rank) {
+    other[rank] = on_device(rank, torch::ones({3}, torch::kInt));
+    return group.all_reduce(Tensors{t[rank] = tensor(rank, {1, 2}), other[rank]});
+  });
+  for (int rank = 0; rank < size; ++rank) {
+    EXPECT_EQ(values(t[rank]), (Floats{3, 6}));
+    EXPECT_EQ(values(other[rank].cpu().to(torch::kFloat)), (Floats{3, 3, 3}));
+  }
+}
+
 TEST_P(GroupsOnDevices, SeveralTensorsAndMessagesAreOneLaunch) {
   make_ready();
   std::vector<Tensors> t(size);

@@ -25,16 +25,18 @@ INSTANTIATE_TEST_SUITE_P(Backends, MonitoredBarriers, ::testing::ValuesIn(all_ba
 TEST_P(MonitoredBarriers, CompleteWhenAllRanksHaveCalledThem) {
   for (int i = 0; i < 3; ++i) {
     MissingRanks barriers;
-    Futures barriers_of_all;
+    Futures collectives;
+    // In any order relative to collectives.
     for (const Group& group : groups) {
-      // In any order relative to collectives.
-      if (group.rank() == 1) barriers_of_all.push_back(group.barrier());
+      if (group.rank() == ranks - 1) {
+        for (const auto& barrier : barriers) EXPECT_FALSE(barrier.ready());
+      }
+      if (group.rank() == 1) collectives.push_back(group.barrier());
       barriers.push_back(group.monitored_barrier());
-      if (group.rank() != 1) barriers_of_all.push_back(group.barrier());
-      if (group.rank() != ranks - 1) EXPECT_FALSE(barriers.front().ready());
+      if (group.rank() != 1) collectives.push_back(group.barrier());
     }
     expect_missing(std::move(barriers), {});
-    for (auto& future : barriers_of_all) got(std::move(future));
+    for (auto& future : collectives) got(std::move(future));
   }
 }
 

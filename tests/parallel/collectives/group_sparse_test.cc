@@ -90,7 +90,8 @@ TEST_P(SparseTensors, OfOtherKindsAreRefused) {
   };
   refused(sparse_of(1, 1, 0), ReduceOp::avg, "a sparse tensor with avg, expected sum");
   refused(sparse_of(1, 1, 0, at::kBool), ReduceOp::sum, "bool");
-  refused(at::ones({4}).to_sparse(0), ReduceOp::sum, "without sparse dimensions");
+  refused(at::sparse_coo_tensor(at::empty({0, 1}, at::kLong), at::ones({1, 4}), {4}), ReduceOp::sum,
+          "without sparse dimensions");
   // A refusal of one rank reaches all ranks.
   Futures futures;
   for (const Group& group : groups)

@@ -7,7 +7,9 @@
 // become ready in different orders on the ranks of a group, and start in one order. Rank 0 collects the
 // members that are ready for a launch, as a round of values. When all members are ready, rank 0 numbers the
 // launch and sends the number to them. Each member starts launches in the order of their numbers. So a launch
-// never waits for another launch for which some member is not ready. Thread-safe.
+// never waits for another launch for which some member is not ready. The members that wait in a monitored
+// barrier form a round, too. When a deadline of one of them has passed, the round ends with the missing ranks
+// as its answer, and the group continues. Thread-safe.
 #pragma once
 
 #include <weft/parallel/collectives/internal/group/group_failure.h>
@@ -52,7 +54,8 @@ class WEFT_EXPORT GroupValues final : public GroupPart {
     std::string what;
     rpc::Clock::time_point deadline;  // by which rank 0 must answer; max on rank 0
     rpc::Promise<Values> promise;
-    std::optional<FlightRecorder::Ticket> ticket;  // none: a launch, because its collectives are recorded
+    std::optional<FlightRecorder::Ticket>
+        ticket;  // none: a launch, whose collectives are recorded, or a barrier
   };
   struct Value {          // one member's part in a round
     std::string meaning;  // "all_gather_object(string)": equal on all members
