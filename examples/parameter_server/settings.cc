@@ -41,6 +41,9 @@ Settings parse_settings(int argc, char** argv) {
   app.add_option("--images", settings.images, "number of training images, over all trainers")
       ->check(CLI::Range(1, 60'000))
       ->capture_default_str();
+  app.add_option("--test-images", settings.test_images, "for the accuracy")
+      ->check(CLI::Range(1, 10'000))
+      ->capture_default_str();
   app.add_option("--learning-rate", settings.learning_rate, "learning rate of Adam at the beginning")
       ->capture_default_str();
   app.add_option("--seed", settings.seed)->capture_default_str();

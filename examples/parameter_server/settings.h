@@ -14,7 +14,7 @@ struct Settings {
   std::int32_t staleness = 2;
   std::int64_t epochs = 2;
   std::int64_t batch_size = 64;
-  std::int64_t images = 60'000;
+  std::int64_t images = 60'000, test_images = 10'000;
   double learning_rate = 2e-3;
   std::uint64_t seed = 1;
   int threads = 1;

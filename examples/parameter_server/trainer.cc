@@ -11,7 +11,8 @@ void train(rpc::Job& job, const Settings& settings) {
   const auto trainers = static_cast<std::int64_t>(job.world_size()) - 1,
              rank = static_cast<std::int64_t>(job.rank());
   Batches batches(training.shard(rank - 1, trainers), settings.batch_size, settings.epochs);
-  const Dataset test(settings.data, "t10k");
+  Dataset test(settings.data, "t10k");
+  test.truncate(settings.test_images);
 
   job.join().get();
   rpc::Agent& agent = job.agent();

@@ -11,7 +11,7 @@ TRAINERS = ("trainer1", "trainer2")
 
 class Resume(FolderTest):
     def command(self, name):
-        return (PROGRAM, "--mode-step", "synchronous", "--images", 6400, "--epochs", 2, "--batch-size", 32,
+        return (PROGRAM, "--mode-step", "synchronous", "--images", 4800, "--test-images", 1000, "--epochs", 2, "--batch-size", 32,
                 "--out", self.folder / name, "--checkpoint", self.folder / name / "steps", "--checkpoint-every", 10)
 
     def result(self, name, lines):
@@ -46,7 +46,7 @@ class Resume(FolderTest):
         self.assertLessEqual(len(list((self.folder / "whole" / "steps").iterdir())), 2, "old ones are removed")
 
         self.kill_all("killed", after=30)
-        self.kill_all("killed", after=60)  # of 200: on a busy machine the test may read the file late
+        self.kill_all("killed", after=60)  # of 150: on a busy machine the test may read the file late
         newest = max(self.whole_steps("killed"))
         lines = succeed(*self.command("killed"))
         for trainer in TRAINERS:

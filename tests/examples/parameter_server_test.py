@@ -25,7 +25,7 @@ class ParameterServer(FolderTest):
         self.assertIn("prefers-color-scheme: dark", picture.find("{http://www.w3.org/2000/svg}style").text)
 
     def short_run(self, *more):
-        self.check_run(succeed(PROGRAM, "--images", 2000, "--epochs", 1, "--out", self.out, *more))
+        self.check_run(succeed(PROGRAM, "--images", 2000, "--test-images", 1000, "--epochs", 1, "--out", self.out, *more))
 
     def test_autograd(self):
         self.short_run()
@@ -40,7 +40,7 @@ class ParameterServer(FolderTest):
         self.short_run("--mode", "pull-push")
 
     def test_each_process_started_by_hand(self):
-        job = ["--world-size", 2, "--master", free_address(), "--images", 1000, "--epochs", 1]
+        job = ["--world-size", 2, "--master", free_address(), "--images", 1000, "--test-images", 1000, "--epochs", 1]
         with Program(PROGRAM, "--rank", 1, *job) as trainer:
             lines = succeed(PROGRAM, "--rank", 0, "--out", self.out, *job)
             self.assertEqual(trainer.end(), 0, trainer.output())
