@@ -69,8 +69,8 @@ inline void expect_thrown(const std::optional<rpc::Error>& error, std::optional<
                           std::source_location at) {
   const testing::ScopedTrace trace(at.file_name(), static_cast<int>(at.line()), "expect_error");
   ASSERT_TRUE(error);
-  if (kind) EXPECT_EQ(error->kind(), *kind) << error->what();
-  if (execution) EXPECT_EQ(error->execution(), *execution) << error->what();
+  EXPECT_EQ(error->kind(), kind.value_or(error->kind())) << error->what();
+  EXPECT_EQ(error->execution(), execution.value_or(error->execution())) << error->what();
   expect_text(*error, text);
 }
 
