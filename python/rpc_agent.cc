@@ -42,9 +42,11 @@ RpcTensor to_weft(at::Tensor tensor) {
   RpcTensor sent;
   sent.requires_grad = tensor.requires_grad();
   sent.data = sent.requires_grad ? tensor.detach() : std::move(tensor);
-  if (!sent.data.defined() || sent.data.layout() != at::kStrided || sent.data.numel() == 0 ||
-      sent.data.is_non_overlapping_and_dense())
-    return sent;
+  if (!sent.data.defined() || sent.data.layout() != at::kStrided || sent.data.numel() == 0) return sent;
+  // PyTorch copies a small view of large memory.
+  if (!sent.data.is_non_overlapping_and_dense())
+    sent.data = torch_rpc::cloneSparseTensors({sent.data}).get(0);
+  if (sent.data.is_non_overlapping_and_dense()) return sent;
   sent.sizes = sent.data.sizes().vec();
   sent.strides = sent.data.strides().vec();
   std::int64_t span = 1;
@@ -54,10 +56,9 @@ RpcTensor to_weft(at::Tensor tensor) {
 }
 
 // tensors: those of the message.
-RpcMessage to_weft(c10::intrusive_ptr<Message> message, const std::vector<at::Tensor>& tensors) {
+RpcMessage to_weft(c10::intrusive_ptr<Message> message, std::vector<at::Tensor> tensors) {
   RpcMessage sent{message->type(), message->id(), {}, {}};
-  for (at::Tensor tensor : torch_rpc::cloneSparseTensors(tensors))
-    sent.tensors.push_back(to_weft(std::move(tensor)));
+  for (at::Tensor& tensor : tensors) sent.tensors.push_back(to_weft(std::move(tensor)));
   auto* bytes = reinterpret_cast<std::byte*>(message->payload().data());
   const std::size_t size = message->payload().size();
   sent.payload = {std::make_shared<c10::intrusive_ptr<Message>>(std::move(message)), bytes, size};
@@ -87,11 +88,13 @@ class MessageService {
     auto promise = std::make_shared<rpc::Promise<RpcMessage>>();
     auto reply = promise->future();
     callback_(*request, {})->addCallback([promise, id = request->id()](JitFuture& response) {
-      auto message = response.hasError()
-                         ? torch_rpc::createExceptionResponse(response.tryRetrieveErrorMessage(), id)
-                         : response.value().toCustomClass<Message>();
-      auto tensors = std::move(*message).moveTensors();
-      promise->complete(to_weft(std::move(message), std::move(tensors)));
+      promise->complete(rpc::capture([&] {
+        auto message = response.hasError()
+                           ? torch_rpc::createExceptionResponse(response.tryRetrieveErrorMessage(), id)
+                           : response.value().toCustomClass<Message>();
+        auto tensors = std::move(*message).moveTensors();
+        return to_weft(std::move(message), std::move(tensors));
+      }));
     });
     return reply;
   }
@@ -138,6 +141,7 @@ rpc::AgentOptions agent_options(std::string name, int rank, int world_size,
   agent.name = std::move(name);
   agent.same_user = !agent.insecure;
   agent.handler_threads = static_cast<std::size_t>(options.worker_threads);
+  agent.limits.attachments = 1U << 16;  // a message may have as many large tensors
   return agent;
 }
 
@@ -156,10 +160,9 @@ RpcBackendOptions::RpcBackendOptions(int worker_threads, float timeout_seconds, 
 
 RpcAgent::RpcAgent(const c10::intrusive_ptr<c10d::Store>& store, std::string name,
                    torch_rpc::worker_id_t rank, int world_size, const RpcBackendOptions& options)
-    : torch_rpc::RpcAgent(
-          torch_rpc::WorkerInfo(name, rank), std::make_unique<torch_rpc::RequestCallbackImpl>(),
-          std::chrono::milliseconds(
-              static_cast<std::int64_t>(options.rpcTimeoutSeconds * torch_rpc::kSecToMsConversion))),
+    : torch_rpc::RpcAgent(torch_rpc::WorkerInfo(name, rank),
+                          std::make_unique<torch_rpc::RequestCallbackImpl>(),
+                          milliseconds(options.rpcTimeoutSeconds)),
       store_("weft", store),
       worker_threads_(options.worker_threads),
       agent_(agent_options(name, rank, world_size, options)) {
@@ -196,9 +199,7 @@ c10::intrusive_ptr<JitFuture> RpcAgent::send(const torch_rpc::WorkerInfo& to,
               message->type(), ", but RPC is no longer running on this node.");
   TORCH_CHECK(devices.empty(), "The RPC backend WEFT has no device maps: move the tensors to the CPU.");
   std::chrono::milliseconds timeout = rpcTimeout_.load();
-  if (timeout_seconds != torch_rpc::kUnsetRpcTimeout)
-    timeout =
-        std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds * torch_rpc::kSecToMsConversion));
+  if (timeout_seconds != torch_rpc::kUnsetRpcTimeout) timeout = milliseconds(timeout_seconds);
   rpc::CallOptions call;
   call.timeout = timeout.count() == 0 ? rpc::no_timeout : timeout;
 

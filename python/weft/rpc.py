@@ -12,6 +12,7 @@ TensorPipeAgent: its shutdown() treats the group of every other agent as static.
 """
 
 import atexit
+import threading
 
 import torch.distributed as dist
 from torch.distributed import rpc
@@ -55,9 +56,14 @@ def _init_backend(store, name, rank, world_size, rpc_backend_options):
 
 @atexit.register
 def _end():
-    """Ends an agent that the program has not shut down: its threads must not outlive the interpreter."""
+    """Ends an agent that the program has not shut down, so that its peers know at once.
+
+    Requests that the agent still serves have 5 s to return. A request that does not return does not keep the process.
+    """
     if api._is_current_rpc_agent_set() and isinstance(api._get_current_rpc_agent(), _C.RpcAgent):
-        api.shutdown(graceful=False)
+        end = threading.Thread(target=api.shutdown, kwargs={"graceful": False}, daemon=True)
+        end.start()
+        end.join(5)
 
 
 backend_registry.register_backend("WEFT", _construct_options, _init_backend)
