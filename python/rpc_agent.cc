@@ -245,16 +245,16 @@ const torch_rpc::WorkerInfo& RpcAgent::getWorkerInfo(torch_rpc::worker_id_t rank
 
 void RpcAgent::join(bool /*shutdown*/, float timeout) {
   if (timeout > 0) store_.setTimeout(milliseconds(timeout));
-  // A call that a worker makes before all workers have arrived at the barrier is counted in the next round.
   for (int calls = 1; calls != 0;) {
     {
       rpc::MutexLock lock(mutex_);
       completed_.wait(lock, [this]() WEFT_REQUIRES(mutex_) { return calls_ == 0; });
     }
     sync();
-    rpc::MutexLock lock(mutex_);
-    calls = calls_;
-    calls = torch_rpc::syncCallCount(store_, static_cast<int>(workers_.size()), calls);
+    // Handlers may have made calls in the meantime. From here to the sum, no worker begins or completes a
+    // call.
+    const rpc::MutexLock lock(mutex_);
+    calls = torch_rpc::syncCallCount(store_, static_cast<int>(workers_.size()), calls_);
   }
 }
 
