@@ -258,10 +258,12 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const c10::intrusive_ptr<c
                                                       const ProcessGroup* parent) {
   return with_torch_errors([&] {
     if (parent != nullptr) {
-      const auto& ranks = options->global_ranks_in_group;
-      return parent->among(std::vector<int>(ranks.begin(), ranks.end()), std::move(options));
+      const auto& given = options->global_ranks_in_group;
+      const std::vector<int> ranks(given.begin(), given.end());
+      return parent->among(ranks, std::move(options));
     }
-    return make(std::make_shared<World>(*store, rank, size, options->timeout), {}, std::move(options));
+    auto world = std::make_shared<World>(*store, rank, size, options->timeout);
+    return make(std::move(world), {}, std::move(options));
   });
 }
 
