@@ -26,7 +26,7 @@ namespace {
 // The error as PyTorch's exceptions state it.
 std::exception_ptr torch_error(const std::exception_ptr& error) {
   const c10::SourceLocation here{__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)};
-  const std::string text = "weft: " + rpc::what_of(error);
+  const std::string text = " " + rpc::what_of(error);
   switch (rpc::error_kind(error)) {
     case rpc::ErrorKind::deadline_exceeded:
       return std::make_exception_ptr(c10::DistBackendError(here, "Timed out: " + text));
@@ -69,24 +69,24 @@ collectives::ReduceOp reduction(const c10d::ReduceOp& op) {
       return collectives::ReduceOp::bit_xor;
     case c10d::ReduceOp::PREMUL_SUM: {
       const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
-      TORCH_CHECK(factor != nullptr, "weft: PREMUL_SUM has no factor");
+      TORCH_CHECK(factor != nullptr, " PREMUL_SUM has no factor");
       return collectives::ReduceOp::premul_sum(
           factor->tensor_factor.defined() ? factor->tensor_factor.item<double>() : factor->double_factor);
     }
     default:
-      TORCH_CHECK(false, "weft: unknown ReduceOp ", static_cast<int>(op.op_));
+      TORCH_CHECK(false, " unknown ReduceOp ", static_cast<int>(op.op_));
   }
 }
 
 const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* operation) {
-  TORCH_CHECK(tensors.size() == 1, "weft: ", operation, ": ", tensors.size(), " tensors, expected one");
+  TORCH_CHECK(tensors.size() == 1, " ", operation, ": ", tensors.size(), " tensors, expected one");
   return tensors.front();
 }
 
 // What a rank other than the root passes may be empty.
 template <class T>
 T list_of(const std::vector<T>& lists, const char* operation) {
-  TORCH_CHECK(lists.size() <= 1, "weft: ", operation, ": ", lists.size(), " lists of tensors, expected one");
+  TORCH_CHECK(lists.size() <= 1, " ", operation, ": ", lists.size(), " lists of tensors, expected one");
   return lists.empty() ? T() : lists.front();
 }
 
@@ -127,7 +127,7 @@ class Work final : public c10d::Work {
   static void follow(const c10::intrusive_ptr<Work>& work, Future<int> source) {
     source.then([work](Result<int>&& source) {
       if (source.ok()) work->source_ = source.value();
-      work->complete(source.ok() ? nullptr : source.error());
+      work->complete(source.ok() ? nullptr : torch_error(source.error()));
     });
   }
 
@@ -234,7 +234,7 @@ World::~World() {
   try {
     job->agent().leave().get(std::chrono::seconds(10));
   } catch (const std::exception& error) {
-    TORCH_WARN("weft: leaving the job: ", error.what());
+    TORCH_WARN(" leaving the job: ", error.what());
   }
   job.reset();
   callbacks->join();
@@ -271,7 +271,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroup::split(
     const c10::intrusive_ptr<c10d::Store>&, const std::vector<int>& ranks,
     const c10::intrusive_ptr<c10d::Backend::Options>& options) {
   if (std::ranges::find(ranks, getRank()) == ranks.end()) return nullptr;
-  auto own = c10::make_intrusive<Options>(options->timeout);
+  auto own = c10::make_intrusive<Options>(options_->backend, options->timeout);
   own->group_name = options->group_name;
   own->group_desc = options->group_desc;
   own->global_ranks_in_group = options->global_ranks_in_group;
@@ -298,7 +298,7 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::among(const std::vector<int>& ran
 c10::intrusive_ptr<ProcessGroup> ProcessGroup::make(std::shared_ptr<World> world,
                                                     std::vector<std::string> members,
                                                     c10::intrusive_ptr<Options> options) {
-  TORCH_CHECK(world != nullptr, "weft: the process group has been shut down");
+  TORCH_CHECK(world != nullptr, " the process group has been shut down");
   collectives::GroupOptions group;
   group.name = options->group_name;
   group.members = std::move(members);
@@ -319,12 +319,13 @@ at::Tensor ProcessGroup::allocateTensor(long size, at::TensorOptions options) {
 // --- The collectives ---
 
 template <class CallOptions, class Begin>
-ProcessGroup::WorkPtr ProcessGroup::start(c10d::OpType operation, const char* title,
+ProcessGroup::WorkPtr ProcessGroup::start(c10d::OpType operation, const char* name,
                                           const CallOptions& options, const Tensors& inputs, Lists outputs,
                                           Begin begin) {
   const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
-  TORCH_CHECK(world_ != nullptr, "weft: the process group has been shut down");
-  auto work = c10::make_intrusive<Work>(world_->callbacks, getRank(), operation, title, inputs,
+  TORCH_CHECK(world_ != nullptr, " the process group has been shut down");
+  const std::string title = options_->backend + ":" + name;
+  auto work = c10::make_intrusive<Work>(world_->callbacks, getRank(), operation, title.c_str(), inputs,
                                         std::move(outputs), ++sequence_, timeout);
   const Group group = options.asyncOp || coalesced_ ? group_ : group_.inlined();
   Future<int> source = as_source(begin(group, Timeout(timeout), python_site()));
@@ -340,9 +341,9 @@ ProcessGroup::WorkPtr ProcessGroup::start(c10d::OpType operation, const char* ti
 void ProcessGroup::startCoalescing() { coalesced_.emplace(); }
 
 ProcessGroup::WorkPtr ProcessGroup::endCoalescing() {
-  TORCH_CHECK(coalesced_, "weft: endCoalescing() without startCoalescing()");
+  TORCH_CHECK(coalesced_, " endCoalescing() without startCoalescing()");
   std::vector<Future<int>> started = *std::exchange(coalesced_, std::nullopt);
-  return start(c10d::OpType::COALESCED, "weft:coalesced", NoOptions{}, {}, {},
+  return start(c10d::OpType::COALESCED, "coalesced", NoOptions{}, {}, {},
                [&](const Group&, Timeout, const rpc::Site&) {
                  return rpc::when_all(std::move(started)).then([](Result<std::vector<int>>&& all) {
                    return all.ok() ? Result<int>(-1) : Result<int>(all.error());
@@ -351,7 +352,7 @@ ProcessGroup::WorkPtr ProcessGroup::endCoalescing() {
 }
 
 ProcessGroup::WorkPtr ProcessGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  return start(c10d::OpType::BROADCAST, "weft:broadcast", options, tensors, {tensors},
+  return start(c10d::OpType::BROADCAST, "broadcast", options, tensors, {tensors},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.broadcast(only(tensors, "broadcast"), static_cast<int>(options.rootRank),
                                         timeout, site);
@@ -359,7 +360,7 @@ ProcessGroup::WorkPtr ProcessGroup::broadcast(Tensors& tensors, const c10d::Broa
 }
 
 ProcessGroup::WorkPtr ProcessGroup::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  return start(c10d::OpType::ALLREDUCE, "weft:all_reduce", options, tensors, {tensors},
+  return start(c10d::OpType::ALLREDUCE, "all_reduce", options, tensors, {tensors},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.all_reduce(only(tensors, "all_reduce"), reduction(options.reduceOp), timeout,
                                          site);
@@ -368,14 +369,14 @@ ProcessGroup::WorkPtr ProcessGroup::allreduce(Tensors& tensors, const c10d::Allr
 
 ProcessGroup::WorkPtr ProcessGroup::allreduce_coalesced(Tensors& tensors,
                                                         const c10d::AllreduceCoalescedOptions& options) {
-  return start(c10d::OpType::ALLREDUCE_COALESCED, "weft:all_reduce", options, tensors, {tensors},
+  return start(c10d::OpType::ALLREDUCE_COALESCED, "all_reduce", options, tensors, {tensors},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.all_reduce(tensors, reduction(options.reduceOp), timeout, site);
                });
 }
 
 ProcessGroup::WorkPtr ProcessGroup::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  return start(c10d::OpType::REDUCE, "weft:reduce", options, tensors, {tensors},
+  return start(c10d::OpType::REDUCE, "reduce", options, tensors, {tensors},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.reduce(only(tensors, "reduce"), static_cast<int>(options.rootRank),
                                      reduction(options.reduceOp), timeout, site);
@@ -384,7 +385,7 @@ ProcessGroup::WorkPtr ProcessGroup::reduce(Tensors& tensors, const c10d::ReduceO
 
 ProcessGroup::WorkPtr ProcessGroup::allgather(Lists& outputs, Tensors& inputs,
                                               const c10d::AllgatherOptions& options) {
-  return start(c10d::OpType::ALLGATHER, "weft:all_gather", options, inputs, outputs,
+  return start(c10d::OpType::ALLGATHER, "all_gather", options, inputs, outputs,
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.all_gather_v(list_of(outputs, "all_gather"), only(inputs, "all_gather"),
                                            timeout, site);
@@ -393,7 +394,7 @@ ProcessGroup::WorkPtr ProcessGroup::allgather(Lists& outputs, Tensors& inputs,
 
 ProcessGroup::WorkPtr ProcessGroup::all_gather_single(at::Tensor& output, at::Tensor& input,
                                                       const c10d::AllgatherOptions& options) {
-  return start(c10d::OpType::_ALLGATHER_BASE, "weft:_all_gather_base", options, {input}, {{output}},
+  return start(c10d::OpType::_ALLGATHER_BASE, "_all_gather_base", options, {input}, {{output}},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.all_gather(output, input, timeout, site);
                });
@@ -401,7 +402,7 @@ ProcessGroup::WorkPtr ProcessGroup::all_gather_single(at::Tensor& output, at::Te
 
 ProcessGroup::WorkPtr ProcessGroup::allgather_coalesced(Lists& outputs, Tensors& inputs,
                                                         const c10d::AllgatherOptions& options) {
-  return start(c10d::OpType::ALLGATHER_COALESCED, "weft:all_gather", options, inputs, outputs,
+  return start(c10d::OpType::ALLGATHER_COALESCED, "all_gather", options, inputs, outputs,
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  std::vector<Future<void>> gathers;
                  for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -415,7 +416,7 @@ ProcessGroup::WorkPtr ProcessGroup::allgather_coalesced(Lists& outputs, Tensors&
 
 ProcessGroup::WorkPtr ProcessGroup::all_gather_single_coalesced(Tensors& outputs, Tensors& inputs,
                                                                 const c10d::AllgatherOptions& options) {
-  return start(c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED, "weft:all_gather", options, inputs, {outputs},
+  return start(c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED, "all_gather", options, inputs, {outputs},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.all_gather(outputs, inputs, timeout, site);
                });
@@ -423,7 +424,7 @@ ProcessGroup::WorkPtr ProcessGroup::all_gather_single_coalesced(Tensors& outputs
 
 ProcessGroup::WorkPtr ProcessGroup::gather(Lists& outputs, Tensors& inputs,
                                            const c10d::GatherOptions& options) {
-  return start(c10d::OpType::GATHER, "weft:gather", options, inputs, outputs,
+  return start(c10d::OpType::GATHER, "gather", options, inputs, outputs,
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.gather(list_of(outputs, "gather"), only(inputs, "gather"),
                                      static_cast<int>(options.rootRank), timeout, site);
@@ -433,7 +434,7 @@ ProcessGroup::WorkPtr ProcessGroup::gather(Lists& outputs, Tensors& inputs,
 ProcessGroup::WorkPtr ProcessGroup::gather_single(at::Tensor& output, at::Tensor& input,
                                                   const c10d::GatherOptions& options) {
   const bool is_root = options.rootRank == getRank();
-  return start(c10d::OpType::GATHER, "weft:gather", options, {input}, {{output}},
+  return start(c10d::OpType::GATHER, "gather", options, {input}, {{output}},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.gather(is_root ? parts_of(output, {}, getSize()) : Tensors(), input,
                                      static_cast<int>(options.rootRank), timeout, site);
@@ -442,7 +443,7 @@ ProcessGroup::WorkPtr ProcessGroup::gather_single(at::Tensor& output, at::Tensor
 
 ProcessGroup::WorkPtr ProcessGroup::scatter(Tensors& outputs, Lists& inputs,
                                             const c10d::ScatterOptions& options) {
-  return start(c10d::OpType::SCATTER, "weft:scatter", options, list_of(inputs, "scatter"), {outputs},
+  return start(c10d::OpType::SCATTER, "scatter", options, list_of(inputs, "scatter"), {outputs},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.scatter(only(outputs, "scatter"), list_of(inputs, "scatter"),
                                       static_cast<int>(options.rootRank), timeout, site);
@@ -451,17 +452,17 @@ ProcessGroup::WorkPtr ProcessGroup::scatter(Tensors& outputs, Lists& inputs,
 
 ProcessGroup::WorkPtr ProcessGroup::reduce_scatter(Tensors& outputs, Lists& inputs,
                                                    const c10d::ReduceScatterOptions& options) {
-  return start(
-      c10d::OpType::REDUCE_SCATTER, "weft:reduce_scatter", options, list_of(inputs, "reduce_scatter"),
-      {outputs}, [&](const Group& group, Timeout timeout, const rpc::Site& site) {
-        return group.reduce_scatter_v(only(outputs, "reduce_scatter"), list_of(inputs, "reduce_scatter"),
-                                      reduction(options.reduceOp), timeout, site);
-      });
+  return start(c10d::OpType::REDUCE_SCATTER, "reduce_scatter", options, list_of(inputs, "reduce_scatter"),
+               {outputs}, [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.reduce_scatter_v(only(outputs, "reduce_scatter"),
+                                               list_of(inputs, "reduce_scatter"), reduction(options.reduceOp),
+                                               timeout, site);
+               });
 }
 
 ProcessGroup::WorkPtr ProcessGroup::reduce_scatter_single(at::Tensor& output, at::Tensor& input,
                                                           const c10d::ReduceScatterOptions& options) {
-  return start(c10d::OpType::_REDUCE_SCATTER_BASE, "weft:_reduce_scatter_base", options, {input}, {{output}},
+  return start(c10d::OpType::_REDUCE_SCATTER_BASE, "_reduce_scatter_base", options, {input}, {{output}},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.reduce_scatter(output, input, reduction(options.reduceOp), timeout, site);
                });
@@ -469,8 +470,8 @@ ProcessGroup::WorkPtr ProcessGroup::reduce_scatter_single(at::Tensor& output, at
 
 ProcessGroup::WorkPtr ProcessGroup::reduce_scatter_single_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  return start(c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "weft:reduce_scatter", options, inputs,
-               {outputs}, [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+  return start(c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "reduce_scatter", options, inputs, {outputs},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.reduce_scatter(outputs, inputs, reduction(options.reduceOp), timeout, site);
                });
 }
@@ -482,7 +483,7 @@ ProcessGroup::WorkPtr ProcessGroup::all_to_all_single(at::Tensor& output, at::Te
   // Always the form with sizes: a rank that states equal sizes meets one that states none.
   Tensors outputs = parts_of(output, output_sizes, getSize());
   Tensors inputs = parts_of(input, input_sizes, getSize());
-  return start(c10d::OpType::ALLTOALL_BASE, "weft:all_to_all", options, {input}, {{output}},
+  return start(c10d::OpType::ALLTOALL_BASE, "all_to_all", options, {input}, {{output}},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.all_to_all_v(std::move(outputs), std::move(inputs), timeout, site);
                });
@@ -490,21 +491,21 @@ ProcessGroup::WorkPtr ProcessGroup::all_to_all_single(at::Tensor& output, at::Te
 
 ProcessGroup::WorkPtr ProcessGroup::alltoall(Tensors& outputs, Tensors& inputs,
                                              const c10d::AllToAllOptions& options) {
-  return start(c10d::OpType::ALLTOALL, "weft:all_to_all", options, inputs, {outputs},
+  return start(c10d::OpType::ALLTOALL, "all_to_all", options, inputs, {outputs},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.all_to_all_v(outputs, inputs, timeout, site);
                });
 }
 
 ProcessGroup::WorkPtr ProcessGroup::send(Tensors& tensors, int to, int tag) {
-  return start(c10d::OpType::SEND, "weft:send", NoOptions{}, tensors, {},
+  return start(c10d::OpType::SEND, "send", NoOptions{}, tensors, {},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.send(only(tensors, "send"), to, static_cast<std::uint64_t>(tag), timeout, site);
                });
 }
 
 ProcessGroup::WorkPtr ProcessGroup::recv(Tensors& tensors, int from, int tag) {
-  return start(c10d::OpType::RECV, "weft:recv", NoOptions{}, tensors, {tensors},
+  return start(c10d::OpType::RECV, "recv", NoOptions{}, tensors, {tensors},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group
                      .recv(only(tensors, "recv"), from, static_cast<std::uint64_t>(tag), timeout, site)
@@ -515,14 +516,14 @@ ProcessGroup::WorkPtr ProcessGroup::recv(Tensors& tensors, int from, int tag) {
 }
 
 ProcessGroup::WorkPtr ProcessGroup::recvAnysource(Tensors& tensors, int tag) {
-  return start(c10d::OpType::RECVANYSOURCE, "weft:recvAnySource", NoOptions{}, tensors, {tensors},
+  return start(c10d::OpType::RECVANYSOURCE, "recvAnySource", NoOptions{}, tensors, {tensors},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.recv_any(only(tensors, "recv"), static_cast<std::uint64_t>(tag), timeout, site);
                });
 }
 
 ProcessGroup::WorkPtr ProcessGroup::barrier(const c10d::BarrierOptions& options) {
-  return start(c10d::OpType::BARRIER, "weft:barrier", options, {}, {},
+  return start(c10d::OpType::BARRIER, "barrier", options, {}, {},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.barrier(timeout, site);
                });
@@ -549,14 +550,16 @@ void bind_process_group(pybind11::module_& module) {
   py::class_<ProcessGroup, c10d::Backend, c10::intrusive_ptr<ProcessGroup>>(module, "ProcessGroup")
       .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                        std::chrono::milliseconds timeout, const std::string& name,
-                       const std::vector<std::uint64_t>& global_ranks, const ProcessGroup* parent) {
-             auto options = c10::make_intrusive<ProcessGroup::Options>(timeout);
+                       const std::vector<std::uint64_t>& global_ranks, const ProcessGroup* parent,
+                       const std::string& backend) {
+             auto options = c10::make_intrusive<ProcessGroup::Options>(backend, timeout);
              options->group_name = name;
              options->global_ranks_in_group = global_ranks;
              return ProcessGroup::create(store, rank, size, std::move(options), parent);
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"),
-           py::arg("global_ranks"), py::arg("parent") = nullptr, py::call_guard<py::gil_scoped_release>());
+           py::arg("global_ranks"), py::arg("parent"), py::arg("backend") = "weft",
+           py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace weft::python

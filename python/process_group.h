@@ -35,7 +35,9 @@ struct World {
 class ProcessGroup final : public c10d::Backend {
  public:
   struct Options final : c10d::Backend::Options {
-    explicit Options(std::chrono::milliseconds timeout) : c10d::Backend::Options("weft", timeout) {}
+    // name: under which the backend is registered.
+    Options(std::string name, std::chrono::milliseconds timeout)
+        : c10d::Backend::Options(std::move(name), timeout) {}
     c10::intrusive_ptr<c10d::Backend::Options> clone() const override {
       return c10::make_intrusive<Options>(*this);
     }
@@ -50,7 +52,7 @@ class ProcessGroup final : public c10d::Backend {
   ProcessGroup(std::shared_ptr<World> world, collectives::Group group, c10::intrusive_ptr<Options> options);
   ~ProcessGroup() override;
 
-  const std::string getBackendName() const override { return "weft"; }
+  const std::string getBackendName() const override { return options_->backend; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
@@ -112,9 +114,10 @@ class ProcessGroup final : public c10d::Backend {
   // members: empty for all of the world.
   static c10::intrusive_ptr<ProcessGroup> make(std::shared_ptr<World> world, std::vector<std::string> members,
                                                c10::intrusive_ptr<Options> options);
-  // Starts a collective and returns its work. begin(group, timeout, site) returns the collective's future.
+  // Starts a collective and returns its work. name: for profiles. begin(group, timeout, site) returns the
+  // collective's future.
   template <class CallOptions, class Begin>
-  WorkPtr start(c10d::OpType operation, const char* title, const CallOptions& options, const Tensors& inputs,
+  WorkPtr start(c10d::OpType operation, const char* name, const CallOptions& options, const Tensors& inputs,
                 Lists outputs, Begin begin);
 
   std::shared_ptr<World> world_;  // null: shut down

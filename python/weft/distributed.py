@@ -17,10 +17,10 @@ def _default_group():
     return backend if isinstance(backend, _C.ProcessGroup) else None
 
 
-def create(options, _backend_options):
+def create(options, _backend_options, backend="weft"):
     return _C.ProcessGroup(
         options.store, options.group_rank, options.group_size, options.timeout, options.group_id,
-        options.global_ranks_in_group, _default_group(),
+        options.global_ranks_in_group, _default_group(), backend,
     )
 
 

@@ -27,9 +27,10 @@ class Site {
     return site;
   }
 
-  // Whether the place is known, and the place: "train.cc:12".
+  // Whether the place is known, and the place: "train.cc:12", or "an unknown place".
   bool known() const { return line_ != 0; }
   std::string text() const {
+    if (!known()) return "an unknown place";
     return std::string(file_.substr(file_.rfind('/') + 1)) + ":" + std::to_string(line_);
   }
 

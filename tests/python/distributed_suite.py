@@ -6,6 +6,7 @@ weft takes Gloo's place under Gloo's name, so that the tests that the suite has 
 """
 
 import argparse
+import functools
 import json
 import multiprocessing
 import os
@@ -43,7 +44,7 @@ def suite_class():
     if os.environ["SUITE_OF"] == "weft":
         from weft.distributed import create
 
-        dist.Backend.register_backend("gloo", create, extended_api=True, devices=["cpu"],
+        dist.Backend.register_backend("gloo", functools.partial(create, backend="gloo"), extended_api=True, devices=["cpu"],
                                       _backend_type=dist.ProcessGroup.BackendType.GLOO)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.testing._internal.distributed.distributed_test"])

@@ -23,5 +23,10 @@ TEST(Site, KeepsAPlaceInAFileOfAnotherLanguage) {
   EXPECT_EQ(place(site).text(), "train.py:12");
 }
 
+TEST(Site, SaysThatItIsUnknown) {
+  EXPECT_FALSE(Site().known());
+  EXPECT_EQ(Site().text(), "an unknown place");
+}
+
 }  // namespace
 }  // namespace weft::rpc::site_test
