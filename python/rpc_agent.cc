@@ -15,6 +15,8 @@
 #include <torch/csrc/distributed/rpc/utils.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
+
 namespace weft::python {
 namespace {
 
@@ -105,26 +107,44 @@ class MessageService {
   const torch_rpc::RequestCallback& callback_;
 };
 
-std::exception_ptr error_of(const std::exception_ptr& error, std::chrono::milliseconds timeout) {
-  const rpc::Error whole = rpc::error_of(error);
-  std::string text = whole.what();
-  if (whole.kind() == rpc::ErrorKind::deadline_exceeded) {
-    std::string late = torch_rpc::kRpcTimeoutErrorStr;
-    late.replace(late.find("{}"), 2, std::to_string(timeout.count()));
-    text = torch_rpc::makeRPCError(late + ": " + text, torch_rpc::RPCErrorType::TIMEOUT);
-  }
-  return std::make_exception_ptr(std::runtime_error(text));
-}
+// A call of this worker. PyTorch's timeout ends the wait only: the request is still sent and served, because
+// the protocol of RRefs relies on that. So the call of weft has no deadline.
+struct SentCall {
+  c10::intrusive_ptr<JitFuture> future;
+  std::chrono::milliseconds timeout;
+  c10::intrusive_ptr<Message> message;  // kept until then, because the end of its tensors may take the GIL
+  std::shared_ptr<void> counted;
+  rpc::Loop::TimerId timer = 0;  // used on the loop only
+  std::atomic_flag completed;
 
-void complete(JitFuture& future, rpc::Result<RpcMessage>&& reply, std::chrono::milliseconds timeout) {
-  if (!reply.ok()) return future.setError(error_of(reply.error(), timeout));
-  auto [message, storages] = torch_rpc::withStorages(from_weft(std::move(reply).get()));
-  if (message->type() == torch_rpc::MessageType::EXCEPTION) {
-    const std::string text(message->payload().begin(), message->payload().end());
-    return future.setError(std::make_exception_ptr(std::runtime_error(text)));
+  void complete(rpc::Result<RpcMessage>&& reply) {
+    if (completed.test_and_set()) return;
+    if (!reply.ok()) {
+      fail(rpc::what_of(reply.error()));
+    } else {
+      auto [response, storages] = torch_rpc::withStorages(from_weft(std::move(reply).get()));
+      if (response->type() == torch_rpc::MessageType::EXCEPTION)
+        fail({response->payload().begin(), response->payload().end()});
+      else
+        future->markCompleted(std::move(response), std::move(storages));
+    }
+    release();
   }
-  future.markCompleted(std::move(message), std::move(storages));
-}
+  void time_out() {
+    if (completed.test_and_set()) return;
+    std::string text = torch_rpc::kRpcTimeoutErrorStr;
+    text.replace(text.find("{}"), 2, std::to_string(timeout.count()));
+    fail(torch_rpc::makeRPCError(text, torch_rpc::RPCErrorType::TIMEOUT));
+    release();
+  }
+
+ private:
+  void fail(const std::string& text) { future->setError(std::make_exception_ptr(std::runtime_error(text))); }
+  void release() {
+    message.reset();
+    counted.reset();
+  }
+};
 
 rpc::AgentOptions agent_options(std::string name, int rank, int world_size,
                                 const RpcBackendOptions& options) {
@@ -200,29 +220,43 @@ c10::intrusive_ptr<JitFuture> RpcAgent::send(const torch_rpc::WorkerInfo& to,
   TORCH_CHECK(devices.empty(), "The RPC backend WEFT has no device maps: move the tensors to the CPU.");
   std::chrono::milliseconds timeout = rpcTimeout_.load();
   if (timeout_seconds != torch_rpc::kUnsetRpcTimeout) timeout = milliseconds(timeout_seconds);
-  rpc::CallOptions call;
-  call.timeout = timeout.count() == 0 ? rpc::no_timeout : timeout;
 
   {
     const rpc::MutexLock lock(mutex_);
     ++calls_;
   }
   // Counts the call until the callbacks of its future, which may send further messages, have run.
-  const std::shared_ptr<void> counted(nullptr, [this](void*) {
+  std::shared_ptr<void> counted(nullptr, [this](void*) {
     const rpc::MutexLock lock(mutex_);
     --calls_;
     completed_.notify_all();
   });
   auto future = c10::make_intrusive<JitFuture>(c10::AnyClassType::get());
+  const auto call = std::make_shared<SentCall>(future, timeout, message, std::move(counted));
   RpcMessage sent = to_weft(message, message->tensors());
-  // `message` is kept, because the end of its tensors may take the GIL.
+  rpc::Loop& loop = *agent_.core()->loops().front();
+  if (timeout.count() != 0)
+    loop.dispatch([this, &loop, call, when = rpc::later(loop.now(), timeout)] {
+      call->timer = loop.schedule(when, [this, weak = std::weak_ptr(call)] {
+        callbacks_.post([this, weak] {
+          const rpc::HandlerPool::Blocking blocking(callbacks_);
+          if (const auto late = weak.lock()) late->time_out();
+        });
+      });
+    });
   peers_.at(static_cast<std::size_t>(to.id_))
-      .with(call)
+      .with({.timeout = rpc::no_timeout})
       .call<&MessageService::message>(std::move(sent))
+      .then([&loop, call](rpc::Result<RpcMessage>&& reply) {
+        loop.dispatch([&loop, call] {
+          if (call->timer != 0) loop.cancel(call->timer);
+        });
+        return std::move(reply);
+      })
       .then(callbacks_,
-            [this, future, timeout, message, counted](rpc::Result<RpcMessage>&& reply) -> rpc::Result<void> {
+            [this, call](rpc::Result<RpcMessage>&& reply) -> rpc::Result<void> {
               const rpc::HandlerPool::Blocking blocking(callbacks_);
-              complete(*future, std::move(reply), timeout);
+              call->complete(std::move(reply));
               return {};
             })
       .then([future](rpc::Result<void>&& ran) {  // not ok: callbacks_ has ended, or the reply was malformed
