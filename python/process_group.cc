@@ -26,10 +26,11 @@ namespace {
 // The error as PyTorch's exceptions state it.
 std::exception_ptr torch_error(const std::exception_ptr& error) {
   const c10::SourceLocation here{__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)};
-  const std::string text = " " + rpc::what_of(error);
+  const std::string text = "weft: " + rpc::what_of(error);
   switch (rpc::error_kind(error)) {
     case rpc::ErrorKind::deadline_exceeded:
-      return std::make_exception_ptr(c10::DistBackendError(here, "Timed out: " + text));
+      return std::make_exception_ptr(
+          c10::DistBackendError(here, "weft: Timed out in " + rpc::what_of(error)));
     case rpc::ErrorKind::invalid_argument:
     case rpc::ErrorKind::type_mismatch:
     case rpc::ErrorKind::unsupported:
@@ -69,24 +70,24 @@ collectives::ReduceOp reduction(const c10d::ReduceOp& op) {
       return collectives::ReduceOp::bit_xor;
     case c10d::ReduceOp::PREMUL_SUM: {
       const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
-      TORCH_CHECK(factor != nullptr, " PREMUL_SUM has no factor");
+      TORCH_CHECK(factor != nullptr, "weft: PREMUL_SUM has no factor");
       return collectives::ReduceOp::premul_sum(
           factor->tensor_factor.defined() ? factor->tensor_factor.item<double>() : factor->double_factor);
     }
     default:
-      TORCH_CHECK(false, " unknown ReduceOp ", static_cast<int>(op.op_));
+      TORCH_CHECK(false, "weft: unknown ReduceOp ", static_cast<int>(op.op_));
   }
 }
 
 const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* operation) {
-  TORCH_CHECK(tensors.size() == 1, " ", operation, ": ", tensors.size(), " tensors, expected one");
+  TORCH_CHECK(tensors.size() == 1, "weft: ", operation, ": ", tensors.size(), " tensors, expected one");
   return tensors.front();
 }
 
 // What a rank other than the root passes may be empty.
 template <class T>
 T list_of(const std::vector<T>& lists, const char* operation) {
-  TORCH_CHECK(lists.size() <= 1, " ", operation, ": ", lists.size(), " lists of tensors, expected one");
+  TORCH_CHECK(lists.size() <= 1, "weft: ", operation, ": ", lists.size(), " lists of tensors, expected one");
   return lists.empty() ? T() : lists.front();
 }
 
@@ -144,8 +145,8 @@ class Work final : public c10d::Work {
     if (timeout == kNoTimeout) {
       cv_.wait(lock, is_completed);
     } else if (!cv_.wait_for(lock, timeout, is_completed)) {
-      C10_THROW_ERROR(DistBackendError,
-                      c10::str("Timed out waiting ", timeout.count(), "ms for ", opTypeToString(opType_)));
+      C10_THROW_ERROR(DistBackendError, c10::str("weft: Timed out waiting ", timeout.count(), "ms for ",
+                                                 opTypeToString(opType_)));
     }
     if (exception_) std::rethrow_exception(exception_);
     return true;
@@ -234,7 +235,7 @@ World::~World() {
   try {
     job->agent().leave().get(std::chrono::seconds(10));
   } catch (const std::exception& error) {
-    TORCH_WARN(" leaving the job: ", error.what());
+    TORCH_WARN("weft: leaving the job: ", error.what());
   }
   job.reset();
   callbacks->join();
@@ -298,7 +299,7 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::among(const std::vector<int>& ran
 c10::intrusive_ptr<ProcessGroup> ProcessGroup::make(std::shared_ptr<World> world,
                                                     std::vector<std::string> members,
                                                     c10::intrusive_ptr<Options> options) {
-  TORCH_CHECK(world != nullptr, " the process group has been shut down");
+  TORCH_CHECK(world != nullptr, "weft: the process group has been shut down");
   collectives::GroupOptions group;
   group.name = options->group_name;
   group.members = std::move(members);
@@ -323,7 +324,7 @@ ProcessGroup::WorkPtr ProcessGroup::start(c10d::OpType operation, const char* na
                                           const CallOptions& options, const Tensors& inputs, Lists outputs,
                                           Begin begin) {
   const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
-  TORCH_CHECK(world_ != nullptr, " the process group has been shut down");
+  TORCH_CHECK(world_ != nullptr, "weft: the process group has been shut down");
   const std::string title = options_->backend + ":" + name;
   auto work = c10::make_intrusive<Work>(world_->callbacks, getRank(), operation, title.c_str(), inputs,
                                         std::move(outputs), ++sequence_, timeout);
@@ -341,7 +342,7 @@ ProcessGroup::WorkPtr ProcessGroup::start(c10d::OpType operation, const char* na
 void ProcessGroup::startCoalescing() { coalesced_.emplace(); }
 
 ProcessGroup::WorkPtr ProcessGroup::endCoalescing() {
-  TORCH_CHECK(coalesced_, " endCoalescing() without startCoalescing()");
+  TORCH_CHECK(coalesced_, "weft: endCoalescing() without startCoalescing()");
   std::vector<Future<int>> started = *std::exchange(coalesced_, std::nullopt);
   return start(c10d::OpType::COALESCED, "coalesced", NoOptions{}, {}, {},
                [&](const Group&, Timeout, const rpc::Site&) {
