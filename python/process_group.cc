@@ -1,12 +1,11 @@
 #include "process_group.h"
 
 #include "gil.h"
+#include "work.h"
+#include "world.h"
 
-#include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/rpc/core/shared_future.h>
 #include <weft/rpc/core/when_all.h>
-#include <weft/rpc/job/environment.h>
-#include <weft/rpc/job/store/program_store.h>
 
 #include <c10/util/Exception.h>
 #include <pybind11/chrono.h>
@@ -22,33 +21,6 @@ using rpc::Future;
 using rpc::Result;
 
 namespace {
-
-// The error as PyTorch's exceptions state it.
-std::exception_ptr torch_error(const std::exception_ptr& error) {
-  const c10::SourceLocation here{__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)};
-  const std::string text = "weft: " + rpc::what_of(error);
-  switch (rpc::error_kind(error)) {
-    case rpc::ErrorKind::deadline_exceeded:
-      return std::make_exception_ptr(
-          c10::DistBackendError(here, "weft: Timed out in " + rpc::what_of(error)));
-    case rpc::ErrorKind::invalid_argument:
-    case rpc::ErrorKind::type_mismatch:
-    case rpc::ErrorKind::unsupported:
-    case rpc::ErrorKind::failed_precondition:
-      return std::make_exception_ptr(c10::Error(here, text));
-    default:
-      return std::make_exception_ptr(c10::DistBackendError(here, text));
-  }
-}
-
-template <class F>
-auto with_torch_errors(F f) {
-  try {
-    return f();
-  } catch (const rpc::Error&) {
-    std::rethrow_exception(torch_error(std::current_exception()));
-  }
-}
 
 collectives::ReduceOp reduction(const c10d::ReduceOp& op) {
   switch (op.op_) {
@@ -110,136 +82,13 @@ struct NoOptions {
   bool asyncOp = true;
 };
 
-}  // namespace
-
-// A collective or message in flight.
-class Work final : public c10d::Work {
- public:
-  Work(std::shared_ptr<rpc::HandlerPool> callbacks, int rank, c10d::OpType operation, const char* title,
-       const std::vector<at::Tensor>& inputs, std::vector<std::vector<at::Tensor>> outputs,
-       std::uint64_t sequence, std::chrono::milliseconds timeout)
-      : c10d::Work(rank, operation, title, inputs),
-        callbacks_(std::move(callbacks)),
-        outputs_(std::move(outputs)),
-        sequence_(sequence),
-        timeout_(timeout) {}
-
-  // Completes the work with the future, on its thread. source: the rank that has sent the message, or -1.
-  static void follow(const c10::intrusive_ptr<Work>& work, Future<int> source) {
-    source.then([work](Result<int>&& source) {
-      if (source.ok()) work->source_ = source.value();
-      work->complete(source.ok() ? nullptr : torch_error(source.error()));
-    });
-  }
-
-  int sourceRank() const override { return source_; }
-  std::vector<at::Tensor> result() override {
-    return outputs_.empty() ? std::vector<at::Tensor>() : outputs_.front();
-  }
-  std::uint64_t getSequencenumber() const override { return sequence_; }
-  std::chrono::milliseconds getTimeout() const override { return timeout_; }
-
-  bool wait(std::chrono::milliseconds timeout) override {
-    std::unique_lock lock(mutex_);
-    const auto is_completed = [this] { return completed_; };
-    if (timeout == kNoTimeout) {
-      cv_.wait(lock, is_completed);
-    } else if (!cv_.wait_for(lock, timeout, is_completed)) {
-      C10_THROW_ERROR(DistBackendError, c10::str("weft: Timed out waiting ", timeout.count(), "ms for ",
-                                                 opTypeToString(opType_)));
-    }
-    if (exception_) std::rethrow_exception(exception_);
-    return true;
-  }
-
-  // The callbacks of the future run on the world's pool, where they may block.
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    std::unique_lock lock(mutex_);
-    if (future_) return future_;
-    const c10::TypePtr tensors = c10::ListType::ofTensors();
-    future_ = c10::make_intrusive<c10::ivalue::Future>(outputs_.size() > 1 ? c10::ListType::create(tensors)
-                                                                           : tensors);
-    if (completed_) post();
-    return future_;
-  }
-
- private:
-  void complete(const std::exception_ptr& error) {
-    finish(error);
-    std::unique_lock lock(mutex_);
-    if (future_) post();
-  }
-  void post() {
-    callbacks_->post(
-        [pool = callbacks_.get(), future = future_, outputs = outputs_, error = exception_]() mutable {
-          const rpc::HandlerPool::Blocking scope(*pool);
-          if (error) {
-            future->setError(error);
-          } else if (outputs.size() > 1) {
-            future->markCompleted(c10::IValue(std::move(outputs)));
-          } else {
-            future->markCompleted(c10::IValue(outputs.empty() ? std::vector<at::Tensor>() : outputs.front()));
-          }
-        });
-  }
-
-  const std::shared_ptr<rpc::HandlerPool> callbacks_;
-  const std::vector<std::vector<at::Tensor>> outputs_;
-  const std::uint64_t sequence_;
-  const std::chrono::milliseconds timeout_;
-  std::atomic<int> source_ = -1;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;  // null: nobody has asked for it
-};
-
 Future<int> as_source(Future<void> done) {
   return done.then(
       [](Result<void>&& done) { return done.ok() ? Result<int>(-1) : Result<int>(done.error()); });
 }
 Future<int> as_source(Future<int> done) { return done; }
 
-// --- The world ---
-
-namespace {
-
-// The store by which PyTorch's processes meet.
-class MeetingStore final : public rpc::ProgramStore {
- public:
-  // A clone has a connection of its own, so a call that waits delays no call of the program.
-  explicit MeetingStore(c10d::Store& store) : store_(store.clone()) {}
-  void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
-  std::optional<std::string> get(const std::string& key, std::chrono::nanoseconds timeout) override {
-    try {
-      store_->wait({key}, std::chrono::ceil<std::chrono::milliseconds>(timeout));
-    } catch (const std::exception&) {
-      if (!store_->check({key})) return std::nullopt;
-    }
-    return store_->get_to_str(key);
-  }
-
- private:
-  const c10::intrusive_ptr<c10d::Store> store_;
-};
-
 }  // namespace
-
-World::World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout)
-    : callbacks(std::make_shared<rpc::HandlerPool>(1)),
-      job(std::make_unique<rpc::Job>(
-          rpc::from_program_store(std::make_shared<MeetingStore>(store), "weft/",
-                                  static_cast<std::size_t>(rank), static_cast<std::size_t>(size)),
-          rpc::Layers{collectives::layer()})) {
-  job->join(timeout).get();
-}
-
-World::~World() {
-  try {
-    job->agent().leave().get(std::chrono::seconds(10));
-  } catch (const std::exception& error) {
-    TORCH_WARN("weft: leaving the job: ", error.what());
-  }
-  job.reset();
-  callbacks->join();
-}
 
 // --- The group ---
 

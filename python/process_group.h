@@ -6,8 +6,6 @@
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
-#include <weft/rpc/core/handler_pool.h>
-#include <weft/rpc/job/job.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -21,16 +19,7 @@
 
 namespace weft::python {
 
-// The membership of this process in the job of a default group.
-struct World {
-  // Joins. store: of the program; it introduces the members to each other.
-  World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout);
-  ~World();
-
-  // Runs the callbacks of futures, which may take the GIL and run collectives.
-  const std::shared_ptr<rpc::HandlerPool> callbacks;
-  std::unique_ptr<rpc::Job> job;
-};
+struct World;
 
 class ProcessGroup final : public c10d::Backend {
  public:

@@ -1,0 +1,62 @@
+// Work: a collective or message in flight, as a c10d::Work. torch_error(): weft's errors as PyTorch's
+// exceptions.
+#pragma once
+
+#include <weft/rpc/core/future.h>
+#include <weft/rpc/core/handler_pool.h>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+namespace weft::python {
+
+// DistBackendError; for a timeout with the text "Timed out", for arguments that weft refuses c10::Error.
+std::exception_ptr torch_error(const std::exception_ptr& error);
+
+// Runs f, and throws weft's errors as torch_error().
+template <class F>
+auto with_torch_errors(F f) {
+  try {
+    return f();
+  } catch (const rpc::Error&) {
+    std::rethrow_exception(torch_error(std::current_exception()));
+  }
+}
+
+// Thread-safe, as c10d::Work.
+class Work final : public c10d::Work {
+ public:
+  // callbacks: runs the callbacks of getFuture(), which may block. title: for profiles. outputs: one list, or
+  // one for each input.
+  Work(std::shared_ptr<rpc::HandlerPool> callbacks, int rank, c10d::OpType operation, const char* title,
+       const std::vector<at::Tensor>& inputs, std::vector<std::vector<at::Tensor>> outputs,
+       std::uint64_t sequence, std::chrono::milliseconds timeout);
+
+  // Completes the work with the future, on its thread. source: the rank that has sent the message, or -1.
+  static void follow(const c10::intrusive_ptr<Work>& work, rpc::Future<int> source);
+
+  int sourceRank() const override { return source_; }
+  std::vector<at::Tensor> result() override;
+  std::uint64_t getSequencenumber() const override { return sequence_; }
+  std::chrono::milliseconds getTimeout() const override { return timeout_; }
+  bool wait(std::chrono::milliseconds timeout) override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  void complete(const std::exception_ptr& error);
+  void post();  // completes future_ on callbacks_
+
+  const std::shared_ptr<rpc::HandlerPool> callbacks_;
+  const std::vector<std::vector<at::Tensor>> outputs_;
+  const std::uint64_t sequence_;
+  const std::chrono::milliseconds timeout_;
+  std::atomic<int> source_ = -1;
+  bool settled_ = false;                            // whether complete() has looked at future_
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // null: nobody has asked for it
+};
+
+}  // namespace weft::python

@@ -1,0 +1,53 @@
+#include "world.h"
+
+#include <weft/parallel/collectives/collectives_layer.h>
+#include <weft/rpc/job/environment.h>
+#include <weft/rpc/job/store/program_store.h>
+
+#include <c10/util/Exception.h>
+
+namespace weft::python {
+
+namespace {
+
+// The store by which PyTorch's processes meet.
+class MeetingStore final : public rpc::ProgramStore {
+ public:
+  // A clone has a connection of its own, so a call that waits delays no call of the program.
+  explicit MeetingStore(c10d::Store& store) : store_(store.clone()) {}
+  void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
+  std::optional<std::string> get(const std::string& key, std::chrono::nanoseconds timeout) override {
+    try {
+      store_->wait({key}, std::chrono::ceil<std::chrono::milliseconds>(timeout));
+    } catch (const std::exception&) {
+      if (!store_->check({key})) return std::nullopt;
+    }
+    return store_->get_to_str(key);
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::Store> store_;
+};
+
+}  // namespace
+
+World::World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout)
+    : callbacks(std::make_shared<rpc::HandlerPool>(1)),
+      job(std::make_unique<rpc::Job>(
+          rpc::from_program_store(std::make_shared<MeetingStore>(store), "weft/",
+                                  static_cast<std::size_t>(rank), static_cast<std::size_t>(size)),
+          rpc::Layers{collectives::layer()})) {
+  job->join(timeout).get();
+}
+
+World::~World() {
+  try {
+    job->agent().leave().get(std::chrono::seconds(10));
+  } catch (const std::exception& error) {
+    TORCH_WARN("weft: leaving the job: ", error.what());
+  }
+  job.reset();
+  callbacks->join();
+}
+
+}  // namespace weft::python
