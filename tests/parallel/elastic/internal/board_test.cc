@@ -102,7 +102,8 @@ TEST_F(BoardOfAJob, AWorkerThatLeavesIsRemoved) {
   Worker bert(store, "bert", 1);
   bert.board->announce();
   anna.order_of(bert);
-  bert.board->close();  // leave() waits for the calls in progress, of which one watches the store for half a minute
+  bert.board
+      ->close();  // leave() waits for the calls in progress, of which one watches the store for half a minute
   bert.job.leave().get();
   const Board::View view = anna.until([](const auto& now) { return !now.gone.empty(); });
   EXPECT_TRUE(view.is_unavailable(bert.agent.id()));
