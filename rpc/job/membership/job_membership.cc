@@ -249,8 +249,9 @@ void JobMembership::not_seen(const Error& error) {
         if (of_host) then = Then::host_left;
         break;
       case ErrorKind::peer_lost:
-        // peer_gone() handles a lost connection; another connection may still exist.
-        then = of_host ? Then::look : Then::look_later;
+        // peer_gone() handles a lost connection; another connection may still exist. Not at once: this may
+        // precede peer_gone(), and a look at an incarnation that has ended fails within look().
+        then = Then::look_later;
         hopeless = !of_host;
         break;
       case ErrorKind::unavailable:

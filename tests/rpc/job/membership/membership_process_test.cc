@@ -1,12 +1,16 @@
 // Jobs of several processes that die; and jobs that meet in etcd.
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/job/store/etcd_store.h>
+#include <weft/rpc/job/store/program_store.h>
 
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <future>
+#include <iterator>
 
 #include "tests/support/child.h"
 #include "tests/support/elastic_world_suite.h"
@@ -35,6 +39,24 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::Worker;
+
+// A program's store of several processes: a file for its one key.
+class FileTable final : public ProgramStore {
+ public:
+  explicit FileTable(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  void set(const std::string&, const std::string& value) override {
+    std::ofstream(folder_ / "new") << value;
+    std::filesystem::rename(folder_ / "new", folder_ / "value");
+  }
+  std::optional<std::string> get(const std::string&, std::chrono::nanoseconds) override {
+    std::ifstream file(folder_ / "value");
+    if (!file) return std::nullopt;
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+
+ private:
+  const std::filesystem::path folder_;
+};
 
 // This process has no other thread yet, so a child may call any function.
 class MembershipProcesses : public testing::Test {
@@ -85,6 +107,41 @@ TEST_F(MembershipProcesses, SixtyFourProcessesJoinAndCallEachOther) {
       job.serve_until_shutdown();
     }));
   for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);
+}
+
+TEST_F(MembershipProcesses, AKilledRankZeroThatAProgramsStoreNamesIsReported) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / ("file_table" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  const auto member = [&folder](std::size_t rank) {
+    MemberOptions mine{
+        {.name = "worker" + std::to_string(rank), .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 1}};
+    mine.rendezvous = {.rank = rank, .world_size = 3, .program_store = std::make_shared<FileTable>(folder)};
+    return mine;
+  };
+  const pid_t host = start([&] {
+    rpc::Job job(member(0));
+    job.join().get();
+    for (;;) ::pause();
+  });
+  const auto reports_the_loss = [&member](std::size_t rank, const std::function<void()>& joined) {
+    rpc::Job job(member(rank));
+    job.join().get();
+    joined();
+    const auto watch = job.watch_members();
+    try {
+      for (;;) watch->next().get();
+    } catch (const Error& error) {
+      return std::string(to_string(error.kind())) + " " + error.what();
+    }
+  };
+  const pid_t other = start([&] {
+    if (!reports_the_loss(1, [] {}).starts_with("peer_lost")) throw std::runtime_error("another error");
+  });
+  const std::string text = reports_the_loss(2, [host] { ::kill(host, SIGKILL); });
+  EXPECT_TRUE(text.starts_with("peer_lost")) << text;
+  EXPECT_NE(text.find("worker0"), std::string::npos) << text;
+  EXPECT_EQ(wait_for(other), 0);
+  std::filesystem::remove_all(folder);
 }
 
 // One member is killed. A second member joins once the first is lost, is stopped for longer than its lease,
