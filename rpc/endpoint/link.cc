@@ -398,7 +398,7 @@ void Link::log_end(const Error& reason, bool was_ready) const {
 }
 
 ErrorKind Link::kind_of_end(const Error& reason) const {
-  if ((session_ != nullptr && session_->is_leaving()) || core_->draining()) return ErrorKind::shut_down;
+  if (session_ != nullptr && (session_->is_leaving() || core_->draining())) return ErrorKind::shut_down;
   switch (reason.kind()) {
     case ErrorKind::shut_down:
     case ErrorKind::permission_denied:

@@ -262,6 +262,26 @@ TEST_F(RouteTest, CallsToAGoneIncarnationFailAtOnce) {
   EXPECT_LT(world.now() - begin, 100ms);
 }
 
+TEST_F(RouteTest, CallsToAnIncarnationThatShutsDownFailAtOnce) {
+  Agent& bert = start("bert");
+  world.got(bert.drain(1h));
+  const auto begin = world.now();
+  EXPECT_EQ(failure(anna->connect("sim://bert").only(bert.id()).call<&Desk::twice>(1)), ErrorKind::shut_down);
+  EXPECT_LT(world.now() - begin, 100ms);
+}
+
+TEST_F(RouteTest, AnAgentThatShutsDownDoesNotWaitForAPeerThatItCannotReach) {
+  Agent &carl = start("carl", {.connect_timeout = 100ms}), &bert = start("bert");
+  world.network().partition({"carl"}, {"bert"});
+  auto call = carl.connect("sim://bert").only(bert.id()).call<&Desk::twice>(1);
+  world.run_for(1s);
+  EXPECT_FALSE(call.ready());
+  const auto begin = world.now();
+  world.got(carl.drain(1h));
+  EXPECT_LT(world.now() - begin, 2s);
+  EXPECT_EQ(failure(std::move(call)), ErrorKind::unavailable);
+}
+
 // The cost of ending waiting calls, in processor time of this thread.
 TEST_F(RouteTest, FailsManyWaitingCallsInLinearTime) {
   const auto cost = [&](int calls) {
