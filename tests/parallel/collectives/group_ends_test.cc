@@ -170,6 +170,13 @@ TEST_P(GroupEnds, AMemberThatLeavesIsNamedToRanksThatStillNeedIt) {
   expect_all(std::move(futures), ErrorKind::shut_down, {"rank 2 (worker2)"});
 }
 
+// Objects go through rank 0.
+TEST_P(GroupEnds, AnExchangeOfObjectsFailsIfRankZeroHasLeft) {
+  together(groups, [](const Group& group) { return group.barrier(); });
+  got(company.agent(0).leave());
+  test::expect_error(groups[1].all_gather_object(std::int64_t{1}), ErrorKind::shut_down, "rank 0 (worker0)");
+}
+
 // If a collective succeeded on one rank, then it has succeeded on all survivors, or they know which rank
 // died.
 class GroupKills : public ::testing::TestWithParam<Backend> {};

@@ -251,5 +251,15 @@ TEST_P(GroupMessages, ASendFailsWhenItsReceiverLeavesWithoutReceiving) {
   expect_all(std::move(sent), ErrorKind::shut_down, {"rank 2 (worker2)"});
 }
 
+// The notification that a member has left may overtake its answers.
+TEST_P(GroupMessages, ASendSucceedsIfItsReceiverHasReceivedItAndLeft) {
+  auto sent = groups[0].send(values(1, {4}), 2);
+  CollectivesLayer::of(*company.agent(0).core())->all().front()->failure().left(2);
+  const at::Tensor received = at::zeros({4});
+  got(groups[2].recv(received, 0));
+  expect_equal(received, values(1, {4}));
+  got(std::move(sent));
+}
+
 }  // namespace group_messages_test
 }  // namespace weft::collectives::testing

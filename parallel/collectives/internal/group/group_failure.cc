@@ -101,9 +101,15 @@ void GroupFailure::left(int rank) {
 
 void GroupFailure::check_left() {
   for (const int rank : left_)
-    if (std::any_of(parts_.begin(), parts_.end(), [rank](auto* part) { return part->awaits(rank); }))
+    if (refused_.contains(rank) ||
+        std::any_of(parts_.begin(), parts_.end(), [rank](auto* part) { return part->awaits(rank); }))
       return fail_now(rpc::ErrorKind::shut_down,
                       group_.describe(rank) + " left before all operations had completed");
+}
+
+void GroupFailure::refused_by(int rank) {
+  refused_.insert(rank);
+  check_left();
 }
 
 void GroupFailure::fail_now(const rpc::Error& error, bool tell, bool write) {
@@ -141,6 +147,7 @@ void GroupFailure::after_dumps(rpc::Callback job) {
 // job of fixed size, the job's failure may name another member as the lost one.
 void GroupFailure::not_sent(int to, const std::exception_ptr& error) {
   if (const auto job = group_.agent()->job_error()) return fail_now(job->kind(), job->what());
+  if (left_.contains(to)) return refused_by(to);
   rpc::ErrorKind kind = rpc::ErrorKind::internal;
   try {
     std::rethrow_exception(error);

@@ -91,6 +91,9 @@ class WEFT_EXPORT GroupFailure final : public FlightWriter::Source {
   // futures fail once the dumps are written.
   void fail_now(const rpc::Error& error, bool tell = true, bool write = true);
   void fail_now(rpc::ErrorKind kind, const std::string& text) { fail_now(group_.error(kind, text)); }
+  // That rank has refused a message, because its group or its agent has ended. If it has left, or leaves,
+  // this group fails; other ends are reported otherwise.
+  void refused_by(int rank);
   // A message to that rank could not be sent.
   void not_sent(int to, const std::exception_ptr& error);
   // Fails the group if an operation in flight needs a member that has left. Call it when one starts.
@@ -115,7 +118,8 @@ class WEFT_EXPORT GroupFailure final : public FlightWriter::Source {
 
   // In turn:
   std::optional<rpc::Error> ended_;
-  std::set<int> left_;  // members that have left in an orderly way
+  std::set<int> left_;     // members that have left in an orderly way
+  std::set<int> refused_;  // refused_by()
   std::vector<std::weak_ptr<GroupFailure>>
       splits_;                              // the groups that were split from this one, until abort()
   std::optional<std::string> aborted_;      // the reason, also if the group had ended before

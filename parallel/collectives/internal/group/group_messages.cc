@@ -57,9 +57,7 @@ void GroupMessages::send_over(std::uint64_t number, const rpc::Result<void>& res
   try {
     if (!result.ok()) std::rethrow_exception(result.error());
   } catch (const rpc::RemoteError& refused) {
-    // The receiver has refused this message. shut_down: the receiver's group or agent has ended. The group
-    // reports its own end, and the loss of the agent is about to be detected.
-    if (refused.kind() == rpc::ErrorKind::shut_down) return;
+    if (refused.kind() == rpc::ErrorKind::shut_down) return failure_.refused_by(found->second.to);
     outcome = std::make_exception_ptr(rpc::Error(refused.kind(), refused.detail()));
   } catch (...) {
     return failure_.not_sent(found->second.to, std::current_exception());
@@ -161,10 +159,8 @@ rpc::Future<void> GroupMessages::deliver_lent(int from, std::uint64_t tag, std::
   return deliver(from, tag, std::move(type), std::move(memory).get(), true);
 }
 
-bool GroupMessages::awaits(int rank) {
-  return mailbox_.awaits(rank) ||
-         std::any_of(sent_.begin(), sent_.end(), [&](const auto& entry) { return entry.second.to == rank; });
-}
+// Not the answers to sent messages, which still arrive.
+bool GroupMessages::awaits(int rank) { return mailbox_.awaits(rank); }
 
 rpc::Clock::time_point GroupMessages::check_deadlines(rpc::Clock::time_point now) {
   auto next = rpc::Clock::time_point::max();

@@ -58,9 +58,8 @@ void GroupValues::answered(const RoundKey& round, rpc::Result<Values> values) {
     try {
       std::rethrow_exception(values.error());
     } catch (const rpc::RemoteError& refused) {
-      // The signatures differ. shut_down: the group or rank 0's agent has ended. The group reports its own
-      // end, and the loss of the agent is about to be detected.
-      if (refused.kind() == rpc::ErrorKind::shut_down) return;
+      if (refused.kind() == rpc::ErrorKind::shut_down) return failure_.refused_by(0);
+      // The signatures differ.
       values = std::make_exception_ptr(rpc::Error(refused.kind(), refused.detail()));
     } catch (...) {
       if (group_.rank() != 0) return failure_.not_sent(0, std::current_exception());
