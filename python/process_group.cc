@@ -82,6 +82,39 @@ struct NoOptions {
   bool asyncOp = true;
 };
 
+// nullopt: not a collective, or one that starts several.
+std::optional<collectives::Operation> collective_of(c10d::OpType operation) {
+  using collectives::Operation;
+  switch (operation) {
+    case c10d::OpType::BROADCAST:
+      return Operation::broadcast;
+    case c10d::OpType::ALLREDUCE:
+    case c10d::OpType::ALLREDUCE_COALESCED:
+      return Operation::all_reduce;
+    case c10d::OpType::REDUCE:
+      return Operation::reduce;
+    case c10d::OpType::ALLGATHER:
+      return Operation::all_gather_v;
+    case c10d::OpType::_ALLGATHER_BASE:
+    case c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED:
+      return Operation::all_gather;
+    case c10d::OpType::GATHER:
+      return Operation::gather;
+    case c10d::OpType::SCATTER:
+      return Operation::scatter;
+    case c10d::OpType::REDUCE_SCATTER:
+      return Operation::reduce_scatter_v;
+    case c10d::OpType::_REDUCE_SCATTER_BASE:
+    case c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED:
+      return Operation::reduce_scatter;
+    case c10d::OpType::ALLTOALL_BASE:
+    case c10d::OpType::ALLTOALL:
+      return Operation::all_to_all_v;
+    default:
+      return std::nullopt;
+  }
+}
+
 Future<int> as_source(Future<void> done) {
   return done.then(
       [](Result<void>&& done) { return done.ok() ? Result<int>(-1) : Result<int>(done.error()); });
@@ -112,7 +145,7 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const c10::intrusive_ptr<c
       const std::vector<int> ranks(given.begin(), given.end());
       return parent->among(ranks, std::move(options));
     }
-    auto world = std::make_shared<World>(*store, rank, size, options->timeout);
+    auto world = World::join(*store, rank, size, options->timeout);
     return make(std::move(world), {}, std::move(options));
   });
 }
@@ -160,7 +193,7 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::make(std::shared_ptr<World> world
 
 void ProcessGroup::abort() { group_.abort("torch.distributed has aborted the process group"); }
 
-void ProcessGroup::shutdown() { world_.reset(); }
+void ProcessGroup::shutdown() { world_.store(nullptr); }
 
 at::Tensor ProcessGroup::allocateTensor(long size, at::TensorOptions options) {
   return group_.empty({size}, options);
@@ -173,12 +206,22 @@ ProcessGroup::WorkPtr ProcessGroup::start(c10d::OpType operation, const char* na
                                           const CallOptions& options, const Tensors& inputs, Lists outputs,
                                           Begin begin) {
   const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
-  TORCH_CHECK(world_ != nullptr, "weft: the process group has been shut down");
+  const std::shared_ptr<World> world = world_.load();
+  TORCH_CHECK(world != nullptr, "weft: the process group has been shut down");
   const std::string title = options_->backend + ":" + name;
-  auto work = c10::make_intrusive<Work>(world_->callbacks, getRank(), operation, title.c_str(), inputs,
+  auto work = c10::make_intrusive<Work>(world->callbacks, getRank(), operation, title.c_str(), inputs,
                                         std::move(outputs), ++sequence_, timeout);
   const Group group = options.asyncOp || coalesced_ ? group_ : group_.inlined();
-  Future<int> source = as_source(begin(group, Timeout(timeout), python_site()));
+  const rpc::Site site = python_site();
+  Future<int> source;
+  try {
+    source = as_source(begin(group, Timeout(timeout), site));
+  } catch (const c10::Error& refused) {  // the other ranks must not wait for this one
+    if (const auto collective = collective_of(operation))
+      group.decline(*collective, at::kCPU,
+                    rpc::Error(rpc::ErrorKind::invalid_argument, refused.what_without_backtrace()), site);
+    throw;
+  }
   if (coalesced_) {
     const rpc::SharedFuture<int> shared(std::move(source));
     coalesced_->push_back(shared.future());
@@ -293,7 +336,8 @@ ProcessGroup::WorkPtr ProcessGroup::gather_single(at::Tensor& output, at::Tensor
 
 ProcessGroup::WorkPtr ProcessGroup::scatter(Tensors& outputs, Lists& inputs,
                                             const c10d::ScatterOptions& options) {
-  return start(c10d::OpType::SCATTER, "scatter", options, list_of(inputs, "scatter"), {outputs},
+  const Tensors parts = inputs.empty() ? Tensors() : inputs.front();
+  return start(c10d::OpType::SCATTER, "scatter", options, parts, {outputs},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.scatter(only(outputs, "scatter"), list_of(inputs, "scatter"),
                                       static_cast<int>(options.rootRank), timeout, site);
@@ -302,8 +346,9 @@ ProcessGroup::WorkPtr ProcessGroup::scatter(Tensors& outputs, Lists& inputs,
 
 ProcessGroup::WorkPtr ProcessGroup::reduce_scatter(Tensors& outputs, Lists& inputs,
                                                    const c10d::ReduceScatterOptions& options) {
-  return start(c10d::OpType::REDUCE_SCATTER, "reduce_scatter", options, list_of(inputs, "reduce_scatter"),
-               {outputs}, [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+  const Tensors parts = inputs.empty() ? Tensors() : inputs.front();
+  return start(c10d::OpType::REDUCE_SCATTER, "reduce_scatter", options, parts, {outputs},
+               [&](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.reduce_scatter_v(only(outputs, "reduce_scatter"),
                                                list_of(inputs, "reduce_scatter"), reduction(options.reduceOp),
                                                timeout, site);
@@ -330,12 +375,11 @@ ProcessGroup::WorkPtr ProcessGroup::all_to_all_single(at::Tensor& output, at::Te
                                                       std::vector<std::int64_t>& output_sizes,
                                                       std::vector<std::int64_t>& input_sizes,
                                                       const c10d::AllToAllOptions& options) {
-  // Always the form with sizes: a rank that states equal sizes meets one that states none.
-  Tensors outputs = parts_of(output, output_sizes, getSize());
-  Tensors inputs = parts_of(input, input_sizes, getSize());
   return start(c10d::OpType::ALLTOALL_BASE, "all_to_all", options, {input}, {{output}},
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
-                 return group.all_to_all_v(std::move(outputs), std::move(inputs), timeout, site);
+                 // Always the form with sizes: a rank that states equal sizes meets one that states none.
+                 return group.all_to_all_v(parts_of(output, output_sizes, getSize()),
+                                           parts_of(input, input_sizes, getSize()), timeout, site);
                });
 }
 

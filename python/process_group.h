@@ -109,7 +109,7 @@ class ProcessGroup final : public c10d::Backend {
   WorkPtr start(c10d::OpType operation, const char* name, const CallOptions& options, const Tensors& inputs,
                 Lists outputs, Begin begin);
 
-  std::shared_ptr<World> world_;  // null: shut down
+  std::atomic<std::shared_ptr<World>> world_;  // null: shut down
   const collectives::Group group_;
   const c10::intrusive_ptr<Options> options_;
   std::atomic<std::uint64_t> sequence_ = 0;

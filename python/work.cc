@@ -23,6 +23,21 @@ std::exception_ptr torch_error(const std::exception_ptr& error) {
   }
 }
 
+namespace {
+
+void settle(c10::ivalue::Future& future, const std::vector<std::vector<at::Tensor>>& outputs,
+            const std::exception_ptr& error) {
+  if (error) {
+    future.setError(error);
+  } else if (outputs.size() > 1) {
+    future.markCompleted(c10::IValue(outputs));
+  } else {
+    future.markCompleted(c10::IValue(outputs.empty() ? std::vector<at::Tensor>() : outputs.front()));
+  }
+}
+
+}  // namespace
+
 Work::Work(std::shared_ptr<rpc::HandlerPool> callbacks, int rank, c10d::OpType operation, const char* title,
            const std::vector<at::Tensor>& inputs, std::vector<std::vector<at::Tensor>> outputs,
            std::uint64_t sequence, std::chrono::milliseconds timeout)
@@ -62,7 +77,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   const c10::TypePtr tensors = c10::ListType::ofTensors();
   future_ = c10::make_intrusive<c10::ivalue::Future>(outputs_.size() > 1 ? c10::ListType::create(tensors)
                                                                          : tensors);
-  if (settled_) post();
+  if (settled_) settle(*future_, outputs_, exception_);  // nobody has added a callback yet
   return future_;
 }
 
@@ -70,21 +85,11 @@ void Work::complete(const std::exception_ptr& error) {
   finish(error);
   const std::unique_lock lock(mutex_);
   settled_ = true;
-  if (future_) post();
-}
-
-void Work::post() {
-  callbacks_->post(
-      [pool = callbacks_.get(), future = future_, outputs = outputs_, error = exception_]() mutable {
-        const rpc::HandlerPool::Blocking scope(*pool);
-        if (error) {
-          future->setError(error);
-        } else if (outputs.size() > 1) {
-          future->markCompleted(c10::IValue(std::move(outputs)));
-        } else {
-          future->markCompleted(c10::IValue(outputs.empty() ? std::vector<at::Tensor>() : outputs.front()));
-        }
-      });
+  if (!future_) return;
+  callbacks_->post([pool = callbacks_.get(), future = future_, outputs = outputs_, error] {
+    const rpc::HandlerPool::Blocking scope(*pool);
+    settle(*future, outputs, error);
+  });
 }
 
 }  // namespace weft::python

@@ -48,7 +48,6 @@ class Work final : public c10d::Work {
 
  private:
   void complete(const std::exception_ptr& error);
-  void post();  // completes future_ on callbacks_
 
   const std::shared_ptr<rpc::HandlerPool> callbacks_;
   const std::vector<std::vector<at::Tensor>> outputs_;

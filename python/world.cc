@@ -6,6 +6,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <thread>
+
 namespace weft::python {
 
 namespace {
@@ -30,6 +32,14 @@ class MeetingStore final : public rpc::ProgramStore {
 };
 
 }  // namespace
+
+std::shared_ptr<World> World::join(c10d::Store& store, int rank, int size,
+                                   std::chrono::milliseconds timeout) {
+  return {new World(store, rank, size, timeout), [](World* world) {
+            if (!world->callbacks->running_here()) return delete world;
+            std::thread([world] { delete world; }).detach();
+          }};
+}
 
 World::World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout)
     : callbacks(std::make_shared<rpc::HandlerPool>(1)),

@@ -14,7 +14,10 @@ namespace weft::python {
 // The process groups of a process share it; the last of them leaves the job. Construct and destroy it without
 // the GIL.
 struct World {
-  // Joins. store: of the program; it introduces the members to each other.
+  // Joins. store: of the program; it introduces the members to each other. If the last owner is a callback of
+  // a future, another thread leaves.
+  static std::shared_ptr<World> join(c10d::Store& store, int rank, int size,
+                                     std::chrono::milliseconds timeout);
   World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout);
   ~World();
 

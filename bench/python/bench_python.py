@@ -111,14 +111,14 @@ def of_rpc(backend, rank, port):
     return times
 
 
-def show(rank, out, case, rounds, row):
+def show(rank, out, case, rounds):
     """Prints the medians of a case, and the ratios of weft's times to the others'."""
     if rank != 0:
         return
     for peer, times in rounds.items():
         for number, seconds in enumerate(times):
             out.append({"bench": "python", "case": case, "peer": peer, "round": number, "threads": 1,
-                        "p50_us": seconds * 1e6, **row})
+                        "p50_us": seconds * 1e6})
     text = "".join(f"  {peer} {statistics.median(times) * 1e6:.1f} us" for peer, times in rounds.items())
     for peer, times in rounds.items():
         if peer != "weft":
@@ -143,7 +143,7 @@ def run(rank, options):
                 for peer in order:
                     dist.barrier()
                     rounds[peer].append(peers[peer]())
-            show(rank, rows, case, rounds, {})
+            show(rank, rows, case, rounds)
     dist.destroy_process_group()
 
     import weft.rpc  # noqa: F401
@@ -157,7 +157,7 @@ def run(rank, options):
                 if not itself or backend == "WEFT":
                     collected.setdefault(f"rpc_sync/{case}", {}).setdefault(peer, []).append(seconds)
     for case, rounds in collected.items():
-        show(rank, rows, case, rounds, {})
+        show(rank, rows, case, rounds)
     if rank == 0 and options.json:
         with open(options.json, "w") as file:
             for row in rows:

@@ -1,1 +1,1 @@
-"""weft for PyTorch: the backend "weft" of torch.distributed, and the C++ SDK."""
+"""weft for PyTorch: a backend of torch.distributed, and one of torch.distributed.rpc (docs/pytorch.md)."""
