@@ -49,11 +49,13 @@ struct Way {
   std::optional<std::string> device;  // at the receiver, if it is an accelerator
   bool copy = false;                  // copies the caller's memory
   tensor::HostCopies* copies = nullptr;
+  bool requires_grad = false;  // at the receiver, without a pass
 
-  std::size_t fields() const { return (mark ? 1 : 0) + (device ? 1 : 0); }
+  std::size_t fields() const { return (mark ? 1 : 0) + (device ? 1 : 0) + (requires_grad ? 1 : 0); }
   void write(RecordWriter& record, std::size_t i) const {
     if (mark) record.field(i++, "mark").set_uint(*mark);
     if (device) record.field(i++, "device").set_text(*device);
+    if (requires_grad) record.field(i++, "requires_grad").set_bool(true);
   }
   Way of_parts() const { return {{}, {}, copy, copies}; }
 };
@@ -156,7 +158,7 @@ c10::Device place_of(const at::Tensor& tensor, const tensor::OutgoingDevices* de
                   "(tensor::DeviceOptions), or move the tensor to the CPU");
 }
 
-void encode_tensor(ValueWriter writer, const at::Tensor& tensor, Copy when) {
+void encode_tensor(ValueWriter writer, const at::Tensor& tensor, Copy when, bool as_leaf = false) {
   if (!tensor.defined()) return writer.set_nil();
   check_supported(tensor);
   auto* devices = writer.message().slots().find<tensor::OutgoingDevices>();
@@ -178,7 +180,8 @@ void encode_tensor(ValueWriter writer, const at::Tensor& tensor, Copy when) {
     way.mark = sent.mark;
     return encode_plain(writer, sent.tensor, way);
   }
-  if (tensor.requires_grad() && !tensor.is_leaf())
+  way.requires_grad = as_leaf && tensor.requires_grad();
+  if (tensor.requires_grad() && !tensor.is_leaf() && !as_leaf)
     throw Error(ErrorKind::failed_precondition,
                 "a tensor that requires grad would be cut from its graph: give the call a pass, or detach() "
                 "the tensor");
@@ -369,6 +372,14 @@ void Codec<at::Tensor>::encode(ValueWriter writer, const at::Tensor& tensor) {
   encode_tensor(writer, tensor, writer.message().is_reply() ? Copy::if_shared : Copy::never);
 }
 
+void Codec<tensor::Leaf>::encode(ValueWriter writer, const tensor::Leaf& leaf) {
+  encode_tensor(writer, leaf.tensor(), writer.message().is_reply() ? Copy::if_shared : Copy::never, true);
+}
+
+tensor::Leaf Codec<tensor::Leaf>::decode(ValueReader reader) {
+  return tensor::Leaf(Codec<at::Tensor>::decode(reader));
+}
+
 void Codec<tensor::Snapshot>::encode(ValueWriter writer, const tensor::Snapshot& snapshot) {
   encode_tensor(writer, snapshot.tensor(), Copy::always);
 }
@@ -380,6 +391,13 @@ at::Tensor Codec<at::Tensor>::decode(ValueReader reader) {
   ValueReader device, mark;
   at::Tensor tensor = reader.find_field("device", 3, device) ? decode_placed(reader, device.get_text())
                                                              : decode_plain(reader);
+  if (ValueReader grad; reader.find_field("requires_grad", 3, grad) && grad.get_bool()) {
+    if (!tensor.is_floating_point() && !tensor.is_complex())
+      throw Error(
+          ErrorKind::invalid_argument,
+          std::string("a tensor of type ") + c10::toString(tensor.scalar_type()) + " that requires grad");
+    tensor.set_requires_grad(true);
+  }
   if (!reader.find_field("mark", 3, mark)) return tensor;
   auto* hook = reader.message().slots().find<tensor::TensorHook>();
   if (hook == nullptr)

@@ -16,7 +16,9 @@
 //
 // Gradients: in a call with a pass, tensors that require grad are connected to the graph on the other side.
 // In a call without a pass, leaves are sent detached, and a non-leaf that requires grad fails with
-// failed_precondition: silently detaching it would train incorrectly.
+// failed_precondition: silently detaching it would train incorrectly. Leaf(t) sends whether t requires grad.
+// A handler of a call without a pass runs under no-grad; at::AutoGradMode in the handler switches grad mode
+// on.
 #pragma once
 
 #include <weft/rpc/call/method.h>
@@ -30,6 +32,17 @@ class Snapshot {
  public:
   explicit Snapshot(at::Tensor tensor) : tensor_(std::move(tensor)) {}
   const at::Tensor& tensor() const { return tensor_; }  // the codec copies it
+
+ private:
+  at::Tensor tensor_;
+};
+
+// An argument or a result that arrives as a leaf which requires grad if the sent tensor does. A parameter of
+// type at::Tensor accepts it. In a call with a pass it is sent like any other tensor.
+class Leaf {
+ public:
+  explicit Leaf(at::Tensor tensor) : tensor_(std::move(tensor)) {}
+  const at::Tensor& tensor() const { return tensor_; }  // on either side
 
  private:
   at::Tensor tensor_;
@@ -53,6 +66,15 @@ struct WEFT_EXPORT Codec<tensor::Snapshot> {
 };
 
 template <>
+struct WEFT_EXPORT Codec<tensor::Leaf> {
+  static void describe(TypeText& text) { text << "tensor"; }
+  static void encode(ValueWriter writer, const tensor::Leaf& leaf);
+  static tensor::Leaf decode(ValueReader reader);
+};
+
+template <>
 struct StandsFor<tensor::Snapshot, at::Tensor> : std::true_type {};
+template <>
+struct StandsFor<tensor::Leaf, at::Tensor> : std::true_type {};
 
 }  // namespace weft::rpc

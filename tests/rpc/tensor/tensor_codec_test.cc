@@ -21,6 +21,8 @@ std::string describe(at::Tensor x) {
   return text.str();
 }
 using Echo = rpc::Function<"echo", &echo>;
+Leaf echo_leaf(Leaf x) { return x; }
+using EchoLeaf = rpc::Function<"echo_leaf", &echo_leaf>;
 using EchoAll = rpc::Function<"echo_all", &echo_all>;
 using Describe = rpc::Function<"describe", &describe>;
 
@@ -38,6 +40,7 @@ class TensorCodecTest : public testing::TestWithParam<bool> {
   TensorCodecTest() : cluster_({.layers = layers(), .tcp = GetParam()}, {"here", "there"}) {
     cluster_["there"].serve<Echo>();
     cluster_["there"].serve<EchoAll>();
+    cluster_["there"].serve<EchoLeaf>();
     cluster_["there"].serve<Describe>();
     cluster_["there"].serve(holder_);
     peer_.emplace(cluster_.peer("here", "there"));
@@ -217,6 +220,28 @@ TEST_P(TensorCodecTest, WithoutAPassLeavesAreDetachedAndNonLeavesRefused) {
   expect_error([&] { return echoed(leaf * 2); }, ErrorKind::failed_precondition,
                "give the call a pass, or detach()");
   EXPECT_TRUE(echoed((leaf * 2).detach()).equal((leaf * 2).detach()));
+}
+
+TEST_P(TensorCodecTest, ALeafKeepsWhetherItRequiresGrad) {
+  const at::Tensor leaf = at::rand({3}).set_requires_grad(true);
+  for (const at::Tensor& x : {leaf, leaf * 2, at::rand({3}), at::tensor(3)}) {
+    const at::Tensor y = got(peer_->call<EchoLeaf>(Leaf(x))).tensor();
+    EXPECT_EQ(y.requires_grad(), x.requires_grad());
+    EXPECT_TRUE(y.is_leaf() && y.equal(x));
+    EXPECT_EQ(got(peer_->call<Describe>(Leaf(x))), describe(x)) << "as an at::Tensor";
+  }
+}
+
+TEST(TensorLeaf, OfATypeWithoutGradientsIsRefused) {
+  const auto message = rpc::OutgoingMessage::reply();
+  rpc::RecordWriter record = message->result().set_record(4);
+  record.field(0, "dtype").set_text("uint8");
+  record.field(1, "shape").set_ints(std::vector<std::int64_t>{0});
+  record.field(2, "data").set_bytes({});
+  record.field(3, "requires_grad").set_bool(true);
+  const auto arrived = rpc::detail::unpacked(rpc::detail::packed(message->seal_reply(0)));
+  test::expect_error([&] { return rpc::Codec<at::Tensor>::decode(arrived->result()); },
+                     ErrorKind::invalid_argument, "requires grad");
 }
 
 TEST_P(TensorCodecTest, ReceivedTensorsShareNoMemoryWithSentOnes) {
