@@ -405,9 +405,11 @@ ErrorKind Link::kind_of_end(const Error& reason) const {
     case ErrorKind::lease_lost:
     case ErrorKind::unsupported:
       return reason.kind();
+    case ErrorKind::peer_lost:
+    case ErrorKind::deadline_exceeded:  // of the handshake, not of a call
+      return ready() ? ErrorKind::peer_lost : ErrorKind::unavailable;
     default:
-      if (ready()) return ErrorKind::peer_lost;
-      return reason.kind() == ErrorKind::peer_lost ? ErrorKind::unavailable : reason.kind();
+      return ready() ? ErrorKind::peer_lost : reason.kind();
   }
 }
 
