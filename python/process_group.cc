@@ -11,6 +11,8 @@
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
 #include <algorithm>
 
 namespace weft::python {
@@ -125,12 +127,8 @@ Future<int> as_source(Future<int> done) { return done; }
 
 // --- The group ---
 
-ProcessGroup::ProcessGroup(std::shared_ptr<World> world, collectives::Group group,
-                           c10::intrusive_ptr<Options> options)
-    : Backend(group.rank(), group.size()),
-      world_(std::move(world)),
-      group_(std::move(group)),
-      options_(std::move(options)) {}
+ProcessGroup::ProcessGroup(int rank, int size, c10::intrusive_ptr<Options> options)
+    : Backend(rank, size), options_(std::move(options)) {}
 
 ProcessGroup::~ProcessGroup() {
   without_gil([this] { shutdown(); });
@@ -145,8 +143,14 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const c10::intrusive_ptr<c
       const std::vector<int> ranks(given.begin(), given.end());
       return parent->among(ranks, std::move(options));
     }
-    auto world = World::join(*store, rank, size, options->timeout);
-    return make(std::move(world), {}, std::move(options));
+    auto made = c10::make_intrusive<ProcessGroup>(rank, size, options);
+    if (options->enable_reconfigure) {
+      made->store_ = store;
+      made->handle_ = std::to_string(rank);  // unique among the processes that share the store
+    } else {
+      made->enter(make(World::join(*store, rank, size, options->timeout), {}, *options));
+    }
+    return made;
   });
 }
 
@@ -172,31 +176,73 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroup::shrink(
 
 c10::intrusive_ptr<ProcessGroup> ProcessGroup::among(const std::vector<int>& ranks,
                                                      c10::intrusive_ptr<Options> options) const {
-  const std::vector<std::string> all = group_.members();
+  const auto own = membership();
+  const std::vector<std::string> all = own->group.members();
   std::vector<std::string> members;
   for (const int rank : ranks) members.push_back(all.at(static_cast<std::size_t>(rank)));
-  return make(world_, std::move(members), std::move(options));
+  auto made = c10::make_intrusive<ProcessGroup>(0, 0, options);
+  made->enter(make(own->world, std::move(members), *options));
+  return made;
 }
 
-c10::intrusive_ptr<ProcessGroup> ProcessGroup::make(std::shared_ptr<World> world,
-                                                    std::vector<std::string> members,
-                                                    c10::intrusive_ptr<Options> options) {
-  TORCH_CHECK(world != nullptr, "weft: the process group has been shut down");
+std::shared_ptr<const ProcessGroup::Membership> ProcessGroup::make(std::shared_ptr<World> world,
+                                                                   std::vector<std::string> members,
+                                                                   const Options& options) {
   collectives::GroupOptions group;
-  group.name = options->group_name;
+  if (!members.empty())
+    group.name = options.group_name;  // the default group has the name of that of C++ programs
   group.members = std::move(members);
-  group.timeout = options->timeout;
+  group.timeout = options.timeout;
   group.checks = collectives::Checks::relaxed;
   Group made = Group::create(world->job->agent(), std::move(group)).get();
-  return c10::make_intrusive<ProcessGroup>(std::move(world), std::move(made), std::move(options));
+  return std::make_shared<const Membership>(std::move(world), std::move(made));
 }
 
-void ProcessGroup::abort() { group_.abort("torch.distributed has aborted the process group"); }
+void ProcessGroup::enter(std::shared_ptr<const Membership> membership) {
+  rank_ = membership->group.rank();
+  size_ = membership->group.size();
+  membership_.store(std::move(membership));
+}
 
-void ProcessGroup::shutdown() { world_.store(nullptr); }
+std::shared_ptr<const ProcessGroup::Membership> ProcessGroup::membership() const {
+  auto membership = membership_.load();
+  TORCH_CHECK(membership != nullptr, "weft: the process group has no members: ",
+              store_ ? "call reconfigure()" : "it has been shut down");
+  return membership;
+}
+
+ProcessGroup::WorkPtr ProcessGroup::reconfigure(const c10d::ReconfigureOptions& options) {
+  TORCH_CHECK(store_, "weft: reconfigure(): the process group was made without enable_reconfigure=True");
+  std::vector<std::string> handles;
+  std::visit([&](const auto& given) { handles.assign(given.begin(), given.end()); }, options.handles);
+  if (std::holds_alternative<std::unordered_set<std::string>>(options.handles)) std::ranges::sort(handles);
+  const auto own = std::ranges::find(handles, handle_);
+  TORCH_CHECK(own != handles.end(), "weft: reconfigure(): the handle '", handle_,
+              "' of this process is not among those of the members");
+  abort();
+  shutdown();
+  const auto timeout = options.timeout.value_or(options_->timeout);
+  c10d::PrefixStore store("reconfigure/" + std::to_string(options.uuid), store_);
+  with_torch_errors([&] {
+    auto world = World::join(store, static_cast<int>(own - handles.begin()), static_cast<int>(handles.size()),
+                             timeout);
+    enter(make(std::move(world), {}, *options_));
+  });
+  return start(c10d::OpType::BARRIER, "reconfigure", NoOptions{}, {}, {},
+               [](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 return group.barrier(timeout, site);
+               });
+}
+
+void ProcessGroup::abort() {
+  if (const auto membership = membership_.load())
+    membership->group.abort("torch.distributed has aborted the process group");
+}
+
+void ProcessGroup::shutdown() { membership_.store(nullptr); }
 
 at::Tensor ProcessGroup::allocateTensor(long size, at::TensorOptions options) {
-  return group_.empty({size}, options);
+  return membership()->group.empty({size}, options);
 }
 
 // --- The collectives ---
@@ -206,12 +252,11 @@ ProcessGroup::WorkPtr ProcessGroup::start(c10d::OpType operation, const char* na
                                           const CallOptions& options, const Tensors& inputs, Lists outputs,
                                           Begin begin) {
   const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
-  const std::shared_ptr<World> world = world_.load();
-  TORCH_CHECK(world != nullptr, "weft: the process group has been shut down");
+  const auto membership = this->membership();
   const std::string title = options_->backend + ":" + name;
-  auto work = c10::make_intrusive<Work>(world->callbacks, getRank(), operation, title.c_str(), inputs,
-                                        std::move(outputs), ++sequence_, timeout);
-  const Group group = options.asyncOp || coalesced_ ? group_ : group_.inlined();
+  auto work = c10::make_intrusive<Work>(membership->world->callbacks, getRank(), operation, title.c_str(),
+                                        inputs, std::move(outputs), ++sequence_, timeout);
+  const Group group = options.asyncOp || coalesced_ ? membership->group : membership->group.inlined();
   const rpc::Site site = python_site();
   Future<int> source;
   try {
@@ -426,7 +471,7 @@ ProcessGroup::WorkPtr ProcessGroup::barrier(const c10d::BarrierOptions& options)
 void ProcessGroup::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
   const std::vector<int> missing =
-      with_torch_errors([&] { return group_.monitored_barrier(timeout, python_site()).get(); });
+      with_torch_errors([&] { return membership()->group.monitored_barrier(timeout, python_site()).get(); });
   if (missing.empty()) return;
   TORCH_CHECK(getRank() == 0, "Rank ", getRank(),
               " successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
@@ -445,15 +490,16 @@ void bind_process_group(pybind11::module_& module) {
       .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                        std::chrono::milliseconds timeout, const std::string& name,
                        const std::vector<std::uint64_t>& global_ranks, const ProcessGroup* parent,
-                       const std::string& backend) {
+                       const std::string& backend, bool enable_reconfigure) {
              auto options = c10::make_intrusive<ProcessGroup::Options>(backend, timeout);
              options->group_name = name;
              options->global_ranks_in_group = global_ranks;
+             options->enable_reconfigure = enable_reconfigure;
              return ProcessGroup::create(store, rank, size, std::move(options), parent);
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"),
            py::arg("global_ranks"), py::arg("parent"), py::arg("backend") = "weft",
-           py::call_guard<py::gil_scoped_release>());
+           py::arg("enable_reconfigure") = false, py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace weft::python

@@ -10,6 +10,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
 #include <pybind11/pybind11.h>
 
 #include <atomic>
@@ -34,11 +36,11 @@ class ProcessGroup final : public c10d::Backend {
 
   // A group of the ranks in options.global_ranks_in_group, of the world of `parent`. parent: null for the
   // default group, which makes a world of its own with the store's help. Blocks until all members have called
-  // it.
+  // it. options.enable_reconfigure: returns at once a group that has no members until reconfigure().
   static c10::intrusive_ptr<ProcessGroup> create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                  int size, c10::intrusive_ptr<Options> options,
                                                  const ProcessGroup* parent);
-  ProcessGroup(std::shared_ptr<World> world, collectives::Group group, c10::intrusive_ptr<Options> options);
+  ProcessGroup(int rank, int size, c10::intrusive_ptr<Options> options);
   ~ProcessGroup() override;
 
   const std::string getBackendName() const override { return options_->backend; }
@@ -54,6 +56,12 @@ class ProcessGroup final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> shrink(
       const std::vector<std::int64_t>& ranks_to_exclude, int flags,
       const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  // Needs Options::enable_reconfigure. handles: of the new members by rank, or in a set, whose order is that
+  // of the text. Aborts the group of the earlier members. Blocks until all new members have called it; after
+  // an error the group has no members.
+  bool supportsReconfigure() const override { return store_ != nullptr; }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override { return handle_; }
+  c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& options) override;
   void abort() override;
   void shutdown() override;
 
@@ -97,21 +105,29 @@ class ProcessGroup final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
  private:
+  struct Membership {
+    std::shared_ptr<World> world;
+    collectives::Group group;
+  };
+  // members: empty for all of the world.
+  static std::shared_ptr<const Membership> make(std::shared_ptr<World> world,
+                                                std::vector<std::string> members, const Options& options);
   // A group of the ranks of this group.
   c10::intrusive_ptr<ProcessGroup> among(const std::vector<int>& ranks,
                                          c10::intrusive_ptr<Options> options) const;
-  // members: empty for all of the world.
-  static c10::intrusive_ptr<ProcessGroup> make(std::shared_ptr<World> world, std::vector<std::string> members,
-                                               c10::intrusive_ptr<Options> options);
+  void enter(std::shared_ptr<const Membership> membership);
+  std::shared_ptr<const Membership> membership() const;  // throws c10::Error if there is none
   // Starts a collective and returns its work. name: for profiles. begin(group, timeout, site) returns the
   // collective's future.
   template <class CallOptions, class Begin>
   WorkPtr start(c10d::OpType operation, const char* name, const CallOptions& options, const Tensors& inputs,
                 Lists outputs, Begin begin);
 
-  std::atomic<std::shared_ptr<World>> world_;  // null: shut down
-  const collectives::Group group_;
+  // null: shut down, or before reconfigure()
+  std::atomic<std::shared_ptr<const Membership>> membership_;
   const c10::intrusive_ptr<Options> options_;
+  c10::intrusive_ptr<c10d::Store> store_;  // null: without reconfigure()
+  std::string handle_;
   std::atomic<std::uint64_t> sequence_ = 0;
   std::optional<std::vector<rpc::Future<int>>> coalesced_;  // what was started since startCoalescing()
 };

@@ -13,6 +13,10 @@ std::exception_ptr torch_error(const std::exception_ptr& error) {
     case rpc::ErrorKind::deadline_exceeded:
       return std::make_exception_ptr(
           c10::DistBackendError(here, "weft: Timed out in " + rpc::what_of(error)));
+    case rpc::ErrorKind::peer_lost:
+    case rpc::ErrorKind::shut_down:
+      return std::make_exception_ptr(
+          c10::DistBackendError(here, "weft: Connection closed by peer: " + rpc::what_of(error)));
     case rpc::ErrorKind::invalid_argument:
     case rpc::ErrorKind::type_mismatch:
     case rpc::ErrorKind::unsupported:

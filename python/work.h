@@ -14,7 +14,8 @@
 
 namespace weft::python {
 
-// DistBackendError; for a timeout with the text "Timed out", for arguments that weft refuses c10::Error.
+// DistBackendError, with the texts of Gloo on which programs rely: "Timed out", and "Connection closed by
+// peer" for a rank that was lost or has left. For arguments that weft refuses c10::Error.
 std::exception_ptr torch_error(const std::exception_ptr& error);
 
 // Runs f, and throws weft's errors as torch_error().

@@ -5,6 +5,8 @@
 #include <weft/rpc/job/store/program_store.h>
 
 #include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <thread>
 
@@ -31,6 +33,24 @@ class MeetingStore final : public rpc::ProgramStore {
   const c10::intrusive_ptr<c10d::Store> store_;
 };
 
+bool is_of_this_process(c10d::Store& store) {
+  auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(&store);
+  return dynamic_cast<c10d::HashStore*>(prefixed ? prefixed->getUnderlyingNonPrefixStore().get() : &store) !=
+         nullptr;
+}
+
+rpc::MemberOptions member(c10d::Store& store, int rank, int size) {
+  const auto own = static_cast<std::size_t>(rank), all = static_cast<std::size_t>(size);
+  if (size == 1 || !is_of_this_process(store))
+    return rpc::from_program_store(std::make_shared<MeetingStore>(store), "weft/", own, all);
+  rpc::MemberOptions options = rpc::from_environment();
+  TORCH_CHECK(options.rendezvous.rank == own && options.rendezvous.world_size == all,
+              "weft: init_process_group(): rank ", rank, " of ", size,
+              " with a HashStore, but the environment states another "
+              "place: set RANK and WORLD_SIZE to those of the call");
+  return options;
+}
+
 }  // namespace
 
 std::shared_ptr<World> World::join(c10d::Store& store, int rank, int size,
@@ -43,10 +63,7 @@ std::shared_ptr<World> World::join(c10d::Store& store, int rank, int size,
 
 World::World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout)
     : callbacks(std::make_shared<rpc::HandlerPool>(1)),
-      job(std::make_unique<rpc::Job>(
-          rpc::from_program_store(std::make_shared<MeetingStore>(store), "weft/",
-                                  static_cast<std::size_t>(rank), static_cast<std::size_t>(size)),
-          rpc::Layers{collectives::layer()})) {
+      job(std::make_unique<rpc::Job>(member(store, rank, size), rpc::Layers{collectives::layer()})) {
   job->join(timeout).get();
 }
 

@@ -20,7 +20,7 @@ def _default_group():
 def create(options, _backend_options, backend="weft"):
     return _C.ProcessGroup(
         options.store, options.group_rank, options.group_size, options.timeout, options.group_id,
-        options.global_ranks_in_group, _default_group(), backend,
+        options.global_ranks_in_group, _default_group(), backend, options.enable_reconfigure,
     )
 
 
