@@ -1,11 +1,15 @@
-"""Runs the programs of examples/python under torchrun."""
+"""Runs the programs of examples/python under torchrun, and examples/python_trainers."""
 
 import os
+import socket
 import subprocess
 import sys
 import unittest
 
+import weft
+
 FOLDER = os.path.join(os.path.dirname(__file__), "..", "..", "examples", "python")
+TRAINER = os.path.join(FOLDER, "..", "python_trainers", "trainer.py")
 
 
 class Examples(unittest.TestCase):
@@ -30,6 +34,21 @@ class Examples(unittest.TestCase):
         out = self.run_program("parameter_server.py", 3)
         self.assertIn("trainer 1: loss", out)
         self.assertIn("trainer 2: loss", out)
+
+    def test_python_trainers(self):
+        program = os.path.join(os.path.dirname(weft.__file__), "..", "..", "examples", "python_trainers")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            store = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        ranks = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                             env={**os.environ, "WEFT_STORE": store, "WORLD_SIZE": "3", "RANK": str(rank)})
+            for rank, command in enumerate([[program]] + 2 * [[sys.executable, TRAINER]])
+        ]
+        outputs = [rank.communicate(timeout=240)[0] for rank in ranks]
+        for rank, out in zip(ranks, outputs):
+            self.assertEqual(rank.returncode, 0, out)
+        self.assertIn("differs from the true one by at most 0.0", outputs[0])
+        self.assertIn("trainer 2: loss", outputs[2])
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def parser(doc, backends):
 def _run(test):
     """Returns passed, skipped or failed, and the reason."""
     result = unittest.TestResult()
-    test.run(result)
+    unittest.TestSuite([test]).run(result)  # with the fixtures of its class
     if result.errors or result.failures:
         return "failed", (result.errors + result.failures)[0][1]
     # PyTorch checks the status of rank 0 only.

@@ -1,0 +1,121 @@
+"""What PyTorch's suites do not try of the backend `weft`: its ends, and arguments that one rank refuses.
+
+Each program is the body of a rank. The other ranks run it too.
+"""
+
+import os
+import sys
+import tempfile
+import threading
+import unittest
+
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["MASTER_ADDR"] = "127.0.0.1"
+os.environ["PYTHONPATH"] = os.pathsep.join([os.path.dirname(os.path.abspath(__file__)), *sys.path])
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+TIMEOUT = 60  # s
+
+
+def expect_error(body, *parts):
+    try:
+        body()
+    except RuntimeError as error:
+        missing = [part for part in parts if part not in str(error)]
+        assert not missing, f"without {missing}: {error}"
+    else:
+        raise AssertionError("no error")
+
+
+def end_without_a_barrier(rank, size):
+    dist.all_reduce(torch.ones(4))
+
+
+def send_to_a_rank_that_ends(rank, size):
+    large = torch.full((5_000_000,), float(rank))
+    if rank == 0:
+        dist.send(large, size - 1)
+    elif rank == size - 1:
+        dist.recv(large, 0)
+        assert large[-1] == 0
+
+
+def end_in_a_callback(rank, size):
+    ended = threading.Event()
+
+    def end(future):
+        dist.destroy_process_group()
+        ended.set()
+        return future.value()
+
+    dist.all_reduce(torch.ones(4), async_op=True).get_future().then(end)
+    assert ended.wait(TIMEOUT)
+
+
+def future_after_the_end(rank, size):
+    value = torch.ones(4)
+    work = dist.all_reduce(value, async_op=True)
+    work.wait()
+    dist.destroy_process_group()
+    assert work.get_future().wait()[0][0] == size
+
+
+def sizes_that_one_rank_refuses(rank, size):
+    wrong = [1] * (size - 1) if rank == 0 else [1] * size
+    expect_error(lambda: dist.all_to_all_single(torch.empty(size), torch.ones(size), [1] * size, wrong), "")
+    ones = torch.ones(4)
+    dist.all_reduce(ones)
+    assert ones[0] == size, ones  # the ranks are at the same collective
+
+
+def scatter_that_the_root_refuses(rank, size):
+    parts = [torch.ones(4)] * (size + 1) if rank == 0 else None
+    expect_error(lambda: dist.scatter(torch.empty(4), parts, src=0), "scatter")
+    ones = torch.ones(4)
+    dist.all_reduce(ones)
+    assert ones[0] == size, ones
+
+
+def death(rank, size):
+    dist.barrier()
+    if rank == 0:
+        os._exit(0)
+    expect_error(lambda: dist.all_reduce(torch.ones(4)), "Connection closed by peer", "rank 0")
+
+
+PROGRAMS = [end_without_a_barrier, send_to_a_rank_that_ends, end_in_a_callback, future_after_the_end,
+            sizes_that_one_rank_refuses, scatter_that_the_root_refuses, death]
+
+
+def run(rank, program, size, folder):
+    warnings = os.open(os.path.join(folder, f"warnings{rank}"), os.O_RDWR | os.O_CREAT)
+    os.dup2(warnings, sys.stderr.fileno())  # LibTorch writes them there
+    store = dist.FileStore(os.path.join(folder, "store"), size)
+    dist.init_process_group("weft", store=store, rank=rank, world_size=size)
+    PROGRAMS[program](rank, size)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    text = os.pread(warnings, 10_000, 0).decode()
+    if PROGRAMS[program] is not death:
+        assert "leaving the job" not in text, text  # the end was not in order
+
+
+class Adapter(unittest.TestCase):
+    pass
+
+
+for _number, _program in enumerate(PROGRAMS):
+    for _size in (2, 3, 4):
+        def _test(self, number=_number, size=_size):
+            with tempfile.TemporaryDirectory() as folder:
+                mp.start_processes(run, (number, size, folder), nprocs=size, start_method="forkserver")
+        setattr(Adapter, f"test_{_program.__name__}_{_size}_ranks", _test)
+
+if __name__ == "__main__":
+    import adapter_test  # the processes find its functions by this name
+
+    mp.set_forkserver_preload(["adapter_test"])
+    unittest.main(adapter_test)
