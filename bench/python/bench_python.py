@@ -2,14 +2,19 @@
 
 Each round measures each peer of a case once; a figure is the median of the rounds' ratios of weft's time to the peer's.
 Rows (docs/benchmarks.md): peer "weft", "gloo", "tensorpipe", and the floors "no_sync" (a DDP step without
-communication) and "self" (a call of a worker to itself).
+communication), "self" (a call of a worker to itself), "wire" (the time of the bytes at the rate of the network) and
+"idle" (a Python thread that counts while nothing arrives). Two hosts are network namespaces, which need root.
 """
 
 import argparse
+import contextlib
+import ctypes
 import json
 import os
 import statistics
+import subprocess
 import sys
+import threading
 import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -91,6 +96,79 @@ def decode(groups):
     yield "decode/batch1", {p: lambda g=g: median_time(lambda: token(g), 40) for p, g in groups.items()}
 
 
+RATE = 1e9  # bits a second, of the network between two hosts
+
+
+@contextlib.contextmanager
+def two_hosts():
+    """Yields the names of two network namespaces, at 10.98.8.1 and 10.98.8.2."""
+    names = [f"weft_python{os.getpid()}_{host}" for host in (0, 1)]
+
+    def ip(words):
+        subprocess.run(words, shell=True, check=True)
+
+    try:
+        for name in names:
+            ip(f"ip netns add {name}")
+        ip(f"ip -n {names[0]} link add eth0 type veth peer name eth0 netns {names[1]}")
+        for host, name in enumerate(names):
+            ip(f"ip -n {name} address add 10.98.8.{host + 1}/24 dev eth0")
+            ip(f"ip -n {name} link set eth0 up && ip -n {name} link set lo up")
+            ip(f"tc -n {name} qdisc add dev eth0 root tbf rate {RATE / 1e6:.0f}mbit burst 128kb latency 50ms")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name])
+
+
+def run_on_hosts(rank, names, options):
+    """A rank of four, two on each host."""
+    host = rank // 2
+    with open(f"/run/netns/{names[host]}") as space:
+        setns = ctypes.CDLL(None, use_errno=True).setns
+        if setns(space.fileno(), 0) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), WORLD_SIZE="4", MASTER_ADDR="10.98.8.1", MASTER_PORT="29500", WEFT_INSECURE="1",
+                      WEFT_HOST=f"10.98.8.{host + 1}", GLOO_SOCKET_IFNAME="eth0")
+    dist.init_process_group("gloo")
+    groups = {"gloo": dist.group.WORLD, "weft": dist.new_group(backend="weft")}
+    size = 1 << 22
+    tensor = torch.ones(size)
+    cases = {peer: lambda g=group: median_time(lambda: dist.all_reduce(tensor, dist.ReduceOp.MAX, group=g), 3)
+             for peer, group in groups.items()}
+    rounds = measure(cases, options.rounds)
+    # Each host sends what it has once, and receives what the other has.
+    rounds["wire"] = [4 * size * 8 / RATE] * options.rounds
+    rows = []
+    show(rank, rows, "two_hosts/all_reduce/16MiB", rounds)
+    write(rank, rows, options)
+    dist.destroy_process_group()
+
+
+def count(seconds):
+    """How far a Python thread counts in that time."""
+    end, number = time.perf_counter() + seconds, 0
+    while time.perf_counter() < end:
+        number += 1
+    return number
+
+
+def counting(rank, port):
+    """The time of one count on rank 1 while rank 0 calls operators of it, and while nothing arrives."""
+    os.environ["MASTER_PORT"] = str(port)
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2, backend=rpc.BackendType.WEFT)
+    small, times = torch.ones(8), {}
+    if rank == 0:
+        for case in ("idle", "weft"):
+            counted = rpc.rpc_async("worker1", count, args=(1.0,))
+            while not counted.done():
+                rpc.rpc_sync("worker1", torch.neg, args=(small,)) if case == "weft" else time.sleep(0.01)
+            times[case] = 1 / counted.wait()
+    rpc.shutdown()
+    return times
+
+
 def echo(value):
     return value
 
@@ -109,6 +187,23 @@ def of_rpc(backend, rank, port):
                 times[case, to == "worker0"] = median_time(lambda: rpc.rpc_sync(to, function, args=args), calls)
     rpc.shutdown()
     return times
+
+
+def measure(cases, rounds):
+    """The times of each peer, one for each round; all ranks call it."""
+    times = {peer: [] for peer in cases}
+    for number in range(rounds):
+        for peer in list(cases) if number % 2 == 0 else list(cases)[::-1]:
+            dist.barrier()
+            times[peer].append(cases[peer]())
+    return times
+
+
+def write(rank, rows, options):
+    if rank == 0 and options.json:
+        with open(options.json, "a") as file:
+            for row in rows:
+                file.write(json.dumps(row) + "\n")
 
 
 def show(rank, out, case, rounds):
@@ -137,13 +232,7 @@ def run(rank, options):
         for case, peers in cases(groups):
             if options.only not in case:
                 continue
-            rounds = {peer: [] for peer in peers}
-            for number in range(options.rounds):
-                order = list(peers) if number % 2 == 0 else list(peers)[::-1]
-                for peer in order:
-                    dist.barrier()
-                    rounds[peer].append(peers[peer]())
-            show(rank, rows, case, rounds)
+            show(rank, rows, case, measure(peers, options.rounds))
     dist.destroy_process_group()
 
     import weft.rpc  # noqa: F401
@@ -156,12 +245,11 @@ def run(rank, options):
                 peer = "self" if itself else ("weft" if backend == "WEFT" else "tensorpipe")
                 if not itself or backend == "WEFT":
                     collected.setdefault(f"rpc_sync/{case}", {}).setdefault(peer, []).append(seconds)
+        for peer, seconds in counting(rank, options.port + 500 + number).items():
+            collected.setdefault("rpc/counting_thread", {}).setdefault(peer, []).append(seconds)
     for case, rounds in collected.items():
         show(rank, rows, case, rounds)
-    if rank == 0 and options.json:
-        with open(options.json, "w") as file:
-            for row in rows:
-                file.write(json.dumps(row) + "\n")
+    write(rank, rows, options)
 
 
 def main():
@@ -171,7 +259,12 @@ def main():
     parser.add_argument("--json", help="write the rows to this file")
     options = parser.parse_args()
     options.port = 20000 + os.getpid() % 20000
+    if options.json:
+        open(options.json, "w").close()
     mp.spawn(run, args=(options,), nprocs=2)
+    if options.only in "two_hosts/all_reduce/16MiB":
+        with two_hosts() as names:
+            mp.spawn(run_on_hosts, args=(names, options), nprocs=4)
 
 
 if __name__ == "__main__":
