@@ -233,6 +233,7 @@ void Link::on_hello(IncomingMessage& message) {
   await_beat();
   core_->link_ready(shared_from_this(), session_, route_, hello);
   if (state_ == State::ended) return;
+  if (core_->draining() && !core_->ended()) send_goodbye();  // drain() tells only links that are ready
   offer_lanes();
 }
 

@@ -280,11 +280,11 @@ void Route::dial_next(const Error& last) {
 
 // Whether the call still waits for its first connection after an attempt has failed with this error. A call
 // to one incarnation, which its caller knows to exist, waits for a while, unless all addresses have refused
-// or an agent that shuts down has answered, or this agent shuts down.
+// or this agent shuts down.
 bool Route::waits(const PendingCall& call, const AgentCore& core, const Error& reason) const {
   if (call.wait_for_ready()) return true;
   return call.only() != nullptr && !call.fail_fast() && !core.draining() &&
-         reason.kind() != ErrorKind::not_found && reason.kind() != ErrorKind::shut_down &&
+         reason.kind() != ErrorKind::not_found &&
          !(outcome_.refused != 0 && outcome_.refused == outcome_.failed) &&
          loop()->now() < later(call.made(), core.options().handshake_timeout);
 }

@@ -117,6 +117,21 @@ TEST_F(DrainTest, RefusesNewCalls) {
   EXPECT_EQ(got(std::move(call)), 1);
 }
 
+TEST_F(DrainTest, TellsPeersToWhichTheAgentConnectsMeanwhile) {
+  Agent& d = cluster.add("d");
+  Future<std::int64_t> call;
+  Future<void> drained;
+  {
+    HeldLoop held(d);
+    call = d.connect("inproc://b").call<&Worker::hang>();
+    drained = d.drain(1h);
+  }
+  test::eventually("b has been told", [&] { return !cluster.logged("d is leaving").empty(); });
+  at("b").answer(9);
+  got(std::move(drained));
+  EXPECT_EQ(got(std::move(call)), 9);
+}
+
 TEST_F(DrainTest, FailsAtItsTimeout) {
   auto call = to_b->call<&Worker::hang>();
   at("b").began.wait();

@@ -262,14 +262,6 @@ TEST_F(RouteTest, CallsToAGoneIncarnationFailAtOnce) {
   EXPECT_LT(world.now() - begin, 100ms);
 }
 
-TEST_F(RouteTest, CallsToAnIncarnationThatShutsDownFailAtOnce) {
-  Agent& bert = start("bert");
-  world.got(bert.drain(1h));
-  const auto begin = world.now();
-  EXPECT_EQ(failure(anna->connect("sim://bert").only(bert.id()).call<&Desk::twice>(1)), ErrorKind::shut_down);
-  EXPECT_LT(world.now() - begin, 100ms);
-}
-
 TEST_F(RouteTest, AnAgentThatShutsDownDoesNotWaitForAPeerThatItCannotReach) {
   Agent &carl = start("carl", {.connect_timeout = 100ms}), &bert = start("bert");
   world.network().partition({"carl"}, {"bert"});
