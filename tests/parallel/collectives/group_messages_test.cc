@@ -254,7 +254,9 @@ TEST_P(GroupMessages, ASendFailsWhenItsReceiverLeavesWithoutReceiving) {
 // The notification that a member has left may overtake its answers.
 TEST_P(GroupMessages, ASendSucceedsIfItsReceiverHasReceivedItAndLeft) {
   auto sent = groups[0].send(values(1, {4}), 2);
-  CollectivesLayer::of(*company.agent(0).core())->all().front()->failure().left(2);
+  auto& failure = CollectivesLayer::of(*company.agent(0).core())->all().front()->failure();
+  failure.left(2);
+  failure.peer_gone(company.agent(2).id(), rpc::Error(ErrorKind::peer_lost, "its agent has ended"));
   const at::Tensor received = at::zeros({4});
   got(groups[2].recv(received, 0));
   expect_equal(received, values(1, {4}));

@@ -80,6 +80,7 @@ void GroupFailure::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason)
   if (rank < 0) return;
   if (reason.kind() == rpc::ErrorKind::shut_down) return left(rank);
   group_.run([this, alive = group_.shared_from_this(), rank, reason] {
+    if (left_.contains(rank)) return;  // how its agent ends does not matter any more
     fail_now(rpc::ErrorKind::peer_lost, group_.describe(rank) + " was lost: " + reason.what());
   });
 }
