@@ -130,9 +130,7 @@ Future<int> as_source(Future<int> done) { return done; }
 ProcessGroup::ProcessGroup(int rank, int size, c10::intrusive_ptr<Options> options)
     : Backend(rank, size), options_(std::move(options)) {}
 
-ProcessGroup::~ProcessGroup() {
-  without_gil([this] { shutdown(); });
-}
+ProcessGroup::~ProcessGroup() { shutdown(); }
 
 c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                       int size, c10::intrusive_ptr<Options> options,
@@ -148,7 +146,8 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const c10::intrusive_ptr<c
       made->store_ = store;
       made->handle_ = std::to_string(rank);  // unique among the processes that share the store
     } else {
-      made->enter(make(World::join(*store, rank, size, options->timeout), {}, *options));
+      made->enter(make(std::make_shared<World>(*store, rank, size, options->timeout), {}, *options,
+                       options->timeout));
     }
     return made;
   });
@@ -181,21 +180,22 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::among(const std::vector<int>& ran
   std::vector<std::string> members;
   for (const int rank : ranks) members.push_back(all.at(static_cast<std::size_t>(rank)));
   auto made = c10::make_intrusive<ProcessGroup>(0, 0, options);
-  made->enter(make(own->world, std::move(members), *options));
+  made->enter(make(own->world, std::move(members), *options, options->timeout));
   return made;
 }
 
 std::shared_ptr<const ProcessGroup::Membership> ProcessGroup::make(std::shared_ptr<World> world,
                                                                    std::vector<std::string> members,
-                                                                   const Options& options) {
+                                                                   const Options& options,
+                                                                   std::chrono::milliseconds timeout) {
   collectives::GroupOptions group;
   if (!members.empty())
     group.name = options.group_name;  // the default group has the name of that of C++ programs
   group.members = std::move(members);
   group.timeout = options.timeout;
   group.checks = collectives::Checks::relaxed;
-  Group made = Group::create(world->job->agent(), std::move(group)).get();
-  return std::make_shared<const Membership>(std::move(world), std::move(made));
+  Group made = Group::create(world->job->agent(), std::move(group)).get(timeout);
+  return std::make_shared<const Membership>(std::move(made), std::move(world));
 }
 
 void ProcessGroup::enter(std::shared_ptr<const Membership> membership) {
@@ -219,16 +219,17 @@ ProcessGroup::WorkPtr ProcessGroup::reconfigure(const c10d::ReconfigureOptions& 
   const auto own = std::ranges::find(handles, handle_);
   TORCH_CHECK(own != handles.end(), "weft: reconfigure(): the handle '", handle_,
               "' of this process is not among those of the members");
+  coalesced_.reset();
   abort();
   shutdown();
   const auto timeout = options.timeout.value_or(options_->timeout);
   c10d::PrefixStore store("reconfigure/" + std::to_string(options.uuid), store_);
   with_torch_errors([&] {
-    auto world = World::join(store, static_cast<int>(own - handles.begin()), static_cast<int>(handles.size()),
-                             timeout);
-    enter(make(std::move(world), {}, *options_));
+    auto world = std::make_shared<World>(store, static_cast<int>(own - handles.begin()),
+                                         static_cast<int>(handles.size()), timeout);
+    enter(make(std::move(world), {}, *options_, timeout));
   });
-  return start(c10d::OpType::BARRIER, "reconfigure", NoOptions{}, {}, {},
+  return start(c10d::OpType::BARRIER, "reconfigure", NoOptions{timeout}, {}, {},
                [](const Group& group, Timeout timeout, const rpc::Site& site) {
                  return group.barrier(timeout, site);
                });
@@ -239,7 +240,15 @@ void ProcessGroup::abort() {
     membership->group.abort("torch.distributed has aborted the process group");
 }
 
-void ProcessGroup::shutdown() { membership_.store(nullptr); }
+void ProcessGroup::shutdown() {
+  std::shared_ptr<const Membership> last = membership_.exchange(nullptr);
+  if (last == nullptr || !last->world->callbacks->running_here()) return without_gil([&] { last.reset(); });
+  // The end of the world awaits this thread. Python awaits the other one before it ends.
+  namespace py = pybind11;
+  const py::gil_scoped_acquire gil;
+  const py::cpp_function leave([last = std::move(last)]() mutable { without_gil([&] { last.reset(); }); });
+  py::module_::import("threading").attr("Thread")(py::arg("target") = leave).attr("start")();
+}
 
 at::Tensor ProcessGroup::allocateTensor(long size, at::TensorOptions options) {
   return membership()->group.empty({size}, options);
@@ -265,6 +274,7 @@ ProcessGroup::WorkPtr ProcessGroup::start(c10d::OpType operation, const char* na
     if (const auto collective = collective_of(operation))
       group.decline(*collective, at::kCPU,
                     rpc::Error(rpc::ErrorKind::invalid_argument, refused.what_without_backtrace()), site);
+    coalesced_.reset();  // Python does not end the block
     throw;
   }
   if (coalesced_) {
@@ -342,6 +352,9 @@ ProcessGroup::WorkPtr ProcessGroup::allgather_coalesced(Lists& outputs, Tensors&
                                                         const c10d::AllgatherOptions& options) {
   return start(c10d::OpType::ALLGATHER_COALESCED, "all_gather", options, inputs, outputs,
                [&](const Group& group, Timeout timeout, const rpc::Site& site) {
+                 for (const Tensors& of_rank : outputs)
+                   TORCH_CHECK(of_rank.size() == inputs.size(), "weft: all_gather: ", of_rank.size(),
+                               " outputs of a rank, expected ", inputs.size());
                  std::vector<Future<void>> gathers;
                  for (std::size_t i = 0; i < inputs.size(); ++i) {
                    Tensors parts;

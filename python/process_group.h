@@ -57,8 +57,8 @@ class ProcessGroup final : public c10d::Backend {
       const std::vector<std::int64_t>& ranks_to_exclude, int flags,
       const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
   // Needs Options::enable_reconfigure. handles: of the new members by rank, or in a set, whose order is that
-  // of the text. Aborts the group of the earlier members. Blocks until all new members have called it; after
-  // an error the group has no members.
+  // of the text. Aborts the group of the earlier members. Blocks until all new members have called it, or
+  // fails at the timeout. Call it without other calls of the group at the same time.
   bool supportsReconfigure() const override { return store_ != nullptr; }
   c10d::ReconfigureHandle get_reconfigure_handle() const override { return handle_; }
   c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& options) override;
@@ -105,13 +105,15 @@ class ProcessGroup final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
  private:
+  // The world leaves before the group ends, so that the other members know.
   struct Membership {
-    std::shared_ptr<World> world;
     collectives::Group group;
+    std::shared_ptr<World> world;
   };
   // members: empty for all of the world.
   static std::shared_ptr<const Membership> make(std::shared_ptr<World> world,
-                                                std::vector<std::string> members, const Options& options);
+                                                std::vector<std::string> members, const Options& options,
+                                                std::chrono::milliseconds timeout);
   // A group of the ranks of this group.
   c10::intrusive_ptr<ProcessGroup> among(const std::vector<int>& ranks,
                                          c10::intrusive_ptr<Options> options) const;

@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include <thread>
+#include <cstdlib>
 
 namespace weft::python {
 
@@ -41,7 +41,7 @@ bool is_of_this_process(c10d::Store& store) {
 
 rpc::MemberOptions member(c10d::Store& store, int rank, int size) {
   const auto own = static_cast<std::size_t>(rank), all = static_cast<std::size_t>(size);
-  if (size == 1 || !is_of_this_process(store))
+  if (std::getenv("WEFT_STORE") == nullptr || !is_of_this_process(store))
     return rpc::from_program_store(std::make_shared<MeetingStore>(store), "weft/", own, all);
   rpc::MemberOptions options = rpc::from_environment();
   TORCH_CHECK(options.rendezvous.rank == own && options.rendezvous.world_size == all,
@@ -52,14 +52,6 @@ rpc::MemberOptions member(c10d::Store& store, int rank, int size) {
 }
 
 }  // namespace
-
-std::shared_ptr<World> World::join(c10d::Store& store, int rank, int size,
-                                   std::chrono::milliseconds timeout) {
-  return {new World(store, rank, size, timeout), [](World* world) {
-            if (!world->callbacks->running_here()) return delete world;
-            std::thread([world] { delete world; }).detach();
-          }};
-}
 
 World::World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout)
     : callbacks(std::make_shared<rpc::HandlerPool>(1)),

@@ -14,11 +14,9 @@ namespace weft::python {
 // The process groups of a process share it; the last of them leaves the job. Construct and destroy it without
 // the GIL.
 struct World {
-  // Joins. store: of the program; it introduces the members to each other. A HashStore reaches no other
-  // process: the members, which may also be C++ programs, meet as the environment states
-  // (rpc/job/environment.h). If the last owner is a callback of a future, another thread leaves.
-  static std::shared_ptr<World> join(c10d::Store& store, int rank, int size,
-                                     std::chrono::milliseconds timeout);
+  // Joins. store: of the program; it introduces the members to each other. If it is a HashStore, which
+  // reaches no other process, and WEFT_STORE is set, the members meet there (rpc/job/environment.h), also
+  // with C++ programs.
   World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout);
   ~World();
 

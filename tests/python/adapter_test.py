@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -63,9 +64,19 @@ def future_after_the_end(rank, size):
     assert work.get_future().wait()[0][0] == size
 
 
+def recv_from_a_rank_that_ends(rank, size):
+    if rank == 1:
+        expect_error(lambda: dist.recv(torch.ones(4), size - 1), "Connection closed by peer", f"rank {size - 1}")
+
+
+def send_to_a_rank_that_does_not_receive(rank, size):
+    if rank == 0:
+        expect_error(lambda: dist.send(torch.ones(4), size - 1), "Connection closed by peer", f"rank {size - 1}")
+
+
 def sizes_that_one_rank_refuses(rank, size):
     wrong = [1] * (size - 1) if rank == 0 else [1] * size
-    expect_error(lambda: dist.all_to_all_single(torch.empty(size), torch.ones(size), [1] * size, wrong), "")
+    expect_error(lambda: dist.all_to_all_single(torch.empty(size), torch.ones(size), [1] * size, wrong), "splits")
     ones = torch.ones(4)
     dist.all_reduce(ones)
     assert ones[0] == size, ones  # the ranks are at the same collective
@@ -80,14 +91,17 @@ def scatter_that_the_root_refuses(rank, size):
 
 
 def death(rank, size):
-    dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
     if rank == 0:
+        store.wait([f"ready{other}" for other in range(1, size)])
         os._exit(0)
+    store.set(f"ready{rank}", "")
     expect_error(lambda: dist.all_reduce(torch.ones(4)), "Connection closed by peer", "rank 0")
 
 
 PROGRAMS = [end_without_a_barrier, send_to_a_rank_that_ends, end_in_a_callback, future_after_the_end,
-            sizes_that_one_rank_refuses, scatter_that_the_root_refuses, death]
+            recv_from_a_rank_that_ends, send_to_a_rank_that_does_not_receive, sizes_that_one_rank_refuses,
+            scatter_that_the_root_refuses, death]
 
 
 def run(rank, program, size, folder):
@@ -98,6 +112,9 @@ def run(rank, program, size, folder):
     PROGRAMS[program](rank, size)
     if dist.is_initialized():
         dist.destroy_process_group()
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join(TIMEOUT)
     text = os.pread(warnings, 10_000, 0).decode()
     if PROGRAMS[program] is not death:
         assert "leaving the job" not in text, text  # the end was not in order
@@ -108,10 +125,16 @@ class Adapter(unittest.TestCase):
 
 
 for _number, _program in enumerate(PROGRAMS):
-    for _size in (2, 3, 4):
+    for _size in (3, 4) if _program is recv_from_a_rank_that_ends else (2, 3, 4):
         def _test(self, number=_number, size=_size):
             with tempfile.TemporaryDirectory() as folder:
-                mp.start_processes(run, (number, size, folder), nprocs=size, start_method="forkserver")
+                ranks = mp.start_processes(run, (number, size, folder), size, join=False, start_method="forkserver")
+                deadline = time.monotonic() + TIMEOUT
+                while not ranks.join(1):
+                    if time.monotonic() > deadline:
+                        for process in ranks.processes:
+                            process.kill()
+                        self.fail(f"some ranks have not ended within {TIMEOUT} s")
         setattr(Adapter, f"test_{_program.__name__}_{_size}_ranks", _test)
 
 if __name__ == "__main__":

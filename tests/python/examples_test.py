@@ -44,6 +44,8 @@ class Examples(unittest.TestCase):
                              env={**os.environ, "WEFT_STORE": store, "WORLD_SIZE": "3", "RANK": str(rank)})
             for rank, command in enumerate([[program]] + 2 * [[sys.executable, TRAINER]])
         ]
+        for rank in ranks:
+            self.addCleanup(rank.kill)
         outputs = [rank.communicate(timeout=240)[0] for rank in ranks]
         for rank, out in zip(ranks, outputs):
             self.assertEqual(rank.returncode, 0, out)

@@ -1,6 +1,6 @@
 """Runs torchft's own tests of process groups, of their reconfiguration, and of its manager.
 
-  python torchft_suite.py [--backend gloo] [--sample] [--json FILE] [TEST...]
+  python torchft_suite.py [--backend gloo] [--json FILE] [TEST...]
 
 weft takes Gloo's place under Gloo's name (torchft_site/). Prints each test that is not skipped, and the counts.
 """
