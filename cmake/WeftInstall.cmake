@@ -58,7 +58,7 @@ endfunction()
 # weft-NAME.pc, for builds without CMake: of the layers without LibTorch. Relocatable: paths are relative to the file.
 function(weft_install_pkgconfig NAME DESCRIPTION)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "REQUIRES;CFLAGS;LIBS")
-  if(NOT TARGET weft_${NAME})
+  if(NOT TARGET weft_${NAME} OR SKBUILD)  # the wheel has no .pc files of Cap'n Proto
     return()
   endif()
   set(weft_pc_name ${NAME})
