@@ -19,7 +19,7 @@ ExternalProject_Add(weft_capnproto
   URL_HASH SHA256=4031e9c9158fce1979baf3c5234315c1be74b273c0be9f6c4aaf4d0dfda52542
   DOWNLOAD_EXTRACT_TIMESTAMP OFF
   CMAKE_ARGS -DCMAKE_BUILD_TYPE=Release -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DBUILD_TESTING=OFF -DWITH_OPENSSL=OFF
-             "-DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}"
+             "-DCMAKE_CXX_FLAGS=-ffile-prefix-map=<SOURCE_DIR>/="
   BUILD_COMMAND "${CMAKE_COMMAND}" --build . --target kj capnp
   INSTALL_COMMAND "${CMAKE_COMMAND}" -E copy src/kj/libkj.a src/capnp/libcapnp.a "${weft_bundled_dir}/lib"
     COMMAND "${CMAKE_COMMAND}" -E copy_directory <SOURCE_DIR>/src "${weft_bundled_dir}/include"

@@ -73,7 +73,7 @@ tar -C "$guest" -xf "$base"
 chmod 755 "$guest"  # mktemp made it for root only
 
 # An installer, or a container's runtime, writes this; debootstrap does not.
-printf '127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n' >"$guest/etc/hosts"
+printf '127.0.0.1\tlocalhost\n127.0.1.1\t%s\n::1\tlocalhost ip6-localhost ip6-loopback\n' "$(hostname)" >"$guest/etc/hosts"
 
 # --- How this machine reaches the network ---
 cp -L /etc/resolv.conf "$guest/etc/resolv.conf"
