@@ -15,7 +15,7 @@ endforeach()
 # Debian's libcapnp.a is not position-independent code, which weft._C needs. The version is that of WEFT_CAPNP on Debian 12.
 include(ExternalProject)
 ExternalProject_Add(weft_capnproto
-  URL http://deb.debian.org/debian/pool/main/c/capnproto/capnproto_0.9.2.orig.tar.gz
+  URL "${WEFT_CAPNP_SOURCE}"  # the archive of its source
   URL_HASH SHA256=4031e9c9158fce1979baf3c5234315c1be74b273c0be9f6c4aaf4d0dfda52542
   DOWNLOAD_EXTRACT_TIMESTAMP OFF
   CMAKE_ARGS -DCMAKE_BUILD_TYPE=Release -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DBUILD_TESTING=OFF -DWITH_OPENSSL=OFF
