@@ -2,14 +2,13 @@
 //
 // The process groups of one process share one agent, that of the default group. Collectives accept tensors in
 // host memory. Errors: DistBackendError, for a timeout with the text "Timed out"; RuntimeError for arguments
-// that weft refuses. Thread-safety: as collectives::Group.
+// that weft refuses. Thread-safety: as collectives::Group, except coalescing and reconfigure().
 #pragma once
 
 #include <weft/parallel/collectives/group.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <pybind11/pybind11.h>
