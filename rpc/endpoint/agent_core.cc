@@ -268,7 +268,10 @@ void AgentCore::lose(const AgentId& peer, const Error& reason) {
   if (const auto session = sessions_->close(peer)) end_session(session, reason, true);
 }
 
-void AgentCore::end_session(const std::shared_ptr<Session>& session, const Error& reason, bool is_gone) {
+void AgentCore::end_session(const std::shared_ptr<Session>& session, const Error& why, bool is_gone) {
+  // A peer that is leaving may lose its connection before it has ended.
+  const bool has_left = session->is_leaving() && why.kind() == ErrorKind::peer_lost;
+  const Error reason = has_left ? Error(ErrorKind::shut_down, why.what()) : why;
   session->run([self = shared_from_this(), session, reason, is_gone] {
     const AgentId& peer = session->peer();
     if (is_gone)

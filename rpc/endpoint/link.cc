@@ -1,5 +1,6 @@
 // The states of a link:
 //
+//   reserved  -> handshake the Hello of the peer has arrived, and the agent knows it
 //   handshake -> spare     the Hello of the peer has arrived
 //   handshake -> lane      the same, and it is a lane of another link
 //   spare     -> in_use    its session uses it
@@ -40,18 +41,22 @@ Link::Link(std::shared_ptr<AgentCore> core, std::uint64_t number, std::shared_pt
 void Link::open() {
   const auto connection = connection_;  // keeps it alive until this function returns
   if (!is_dialled_ && core_->draining()) {
-    // A draining agent accepts no new peers. A call that waits for this connection fails with not_sent.
-    connection->start(shared_from_this());
-    connection->send(OutgoingMessage::goodbye(std::nullopt));
-    return finish(Error(ErrorKind::shut_down, "this agent is shutting down"));
+    state_ = State::reserved;
+  } else {
+    send_hello();
   }
+  limit_unused_time();
+  connection->start(shared_from_this());
+}
+
+void Link::send_hello() {
   HelloInfo hello;
   hello.version_min = own_protocol.oldest;
   hello.version_max = own_protocol.newest;
   hello.features = own_protocol.features;
   hello.name = core_->id().name;
   hello.incarnation = core_->id().incarnation;
-  hello.addresses = core_->stated_addresses(connection->hosts());
+  hello.addresses = core_->stated_addresses(connection_->hosts());
   hello.max_calls = core_->options().limits.calls;
   hello.max_bytes = core_->options().limits.in_flight;
   hello.max_header = core_->options().limits.header;
@@ -66,9 +71,7 @@ void Link::open() {
     self.hello_left_ = true;
     if (self.state_ == State::lane) self.become_lane();
   });
-  connection->send(std::move(frame));
-  limit_unused_time();
-  connection->start(shared_from_this());
+  connection_->send(std::move(frame));
 }
 
 // Closes the link if its handshake takes too long, or if no session uses it: a surplus connection that its
@@ -194,6 +197,15 @@ void Link::on_goodbye(const std::optional<Error>& reason) {
 void Link::on_hello(IncomingMessage& message) {
   hello_ = message.hello();
   const HelloInfo& hello = hello_;
+  if (state_ == State::reserved) {
+    // A draining agent accepts no new peers. A call that waits for this connection fails with not_sent.
+    if (core_->sessions().find({hello.name, hello.incarnation}) == nullptr) {
+      connection_->send(OutgoingMessage::goodbye(std::nullopt));
+      return finish(Error(ErrorKind::shut_down, "this agent is shutting down"));
+    }
+    state_ = State::handshake;
+    send_hello();
+  }
   try {
     protocol_ = negotiate(own_protocol, core_->id().name, hello);
   } catch (const Error& reason) {
@@ -398,8 +410,10 @@ void Link::log_end(const Error& reason, bool was_ready) const {
   core_->log().write(usual ? LogLevel::debug : LogLevel::warning, text, {on, peer, kind});
 }
 
-ErrorKind Link::kind_of_end(const Error& reason) const {
-  if (session_ != nullptr && (session_->is_leaving() || core_->draining())) return ErrorKind::shut_down;
+ErrorKind Link::kind_of_end(const Error& reason, bool may_return) const {
+  const bool is_lost = may_return && reason.kind() == ErrorKind::peer_lost;
+  if (session_ != nullptr && !is_lost && (session_->is_leaving() || core_->draining()))
+    return ErrorKind::shut_down;
   switch (reason.kind()) {
     case ErrorKind::shut_down:
     case ErrorKind::permission_denied:
@@ -417,7 +431,7 @@ ErrorKind Link::kind_of_end(const Error& reason) const {
 void Link::end(const Error& reason, bool may_return) {
   if (state_ == State::ended) return;
   const bool was_ready = ready();
-  const Error outcome(kind_of_end(reason), reason.what());
+  const Error outcome(kind_of_end(reason, may_return), reason.what());
   state_ = State::ended;
   early_.clear();
   for (Loop::TimerId* timer : {&unused_timer_, &heartbeat_})

@@ -58,7 +58,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
 
   // Called once: sends the hello and begins to receive. The link closes if the handshake does not succeed
   // within AgentOptions::handshake_timeout, or if no session uses it by then. If the agent is draining, an
-  // accepted link ends at once.
+  // accepted link ends with its peer's Hello, unless the agent has a session with the peer.
   void open();
 
   // Any thread. number(): unique among the agent's links, ascending.
@@ -100,6 +100,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
  private:
   // The table of transitions is in link.cc.
   enum class State : std::uint8_t {
+    reserved,   // as handshake, but this side has not sent its Hello
     handshake,  // the peer's Hello is awaited
     lane,       // it becomes a lane of another link as soon as its own hello was sent
     spare,      // ready, and not used by the session: frames of calls are errors
@@ -111,6 +112,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void on_first_frame(IncomingMessage& message);
   void on_hello(IncomingMessage& message);
   void on_goodbye(const std::optional<Error>& reason);
+  void send_hello();
   bool join_session();                    // false: the peer was refused
   void refuse_peer(const Error& reason);  // sends the reason to the peer, and closes
   bool check_user(const std::string& name, const std::string& identity);  // false: not admitted
@@ -130,7 +132,7 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   // may_return: only the connection is lost; otherwise the end of the peer is proven.
   void finish(const Error& reason, bool may_return);
   void end(const Error& reason, bool may_return);
-  ErrorKind kind_of_end(const Error& reason) const;
+  ErrorKind kind_of_end(const Error& reason, bool may_return) const;
   void log_end(const Error& reason, bool was_ready) const;
 
   const std::shared_ptr<AgentCore> core_;

@@ -3,7 +3,7 @@
 //   idle       -> dialling    a call waits, connect() was called, or the peer is absent (rejoin())
 //   dialling   -> idle        this dial has connected the peer, or has found this agent itself; or it has
 //                             failed, and the peer has connected meanwhile, or this agent has ended
-//   dialling   -> pausing     no address has led to the peer
+//   dialling   -> pausing     no address has led to the peer, or it is leaving
 //   pausing    -> redialling  the pause has ended, and the route is still needed; or a call or connect()
 //                             needs it, and no call has failed with the dial before
 //   pausing    -> idle        there are new addresses, the peer has connected or is absent, or this agent
@@ -389,15 +389,21 @@ void Route::dial_failed(const Error& reason) {
 }
 
 void Route::connected(std::shared_ptr<Session> session, bool dialled) {
-  if (dialled) state_ = State::idle;
-  is_wanted_ = is_rejoining_ = false;
-  end_pause();
+  is_rejoining_ = false;
   {
     MutexLock lock(mutex_);
     // A new incarnation replaces an earlier incarnation, whose end may not have been detected yet.
     session_ = session;
   }
   identify(session->peer());
+  // The session continues, but calls that wait for a connection wait for the next incarnation.
+  if (session->is_leaving()) {
+    if (dialled) dial_ended(Error(ErrorKind::shut_down, "the peer is shutting down"));
+    return;
+  }
+  if (dialled) state_ = State::idle;
+  is_wanted_ = false;
+  end_pause();
   // Calls that are made meanwhile wait behind these.
   for (auto& call : std::exchange(waiting_, {})) {
     if (call->finished()) continue;

@@ -90,6 +90,20 @@ class Sessions : public testing::Test {
     ASSERT_TRUE(world_.run_until([&] { return !anna_->core()->sessions().is_connected(bert_->id()); }, 10s));
     world_.network().partition({"anna"}, {"bert"});
   }
+  // A call survives a reset while the agent drains.
+  void survives_while_draining(const std::string& name) {
+    auto call = held_call();
+    auto drained = (name == "anna" ? anna_ : bert_)->drain(1min);
+    world_.run_for(100ms);
+    reset();
+    world_.run_for(1s);
+    EXPECT_FALSE(call.ready());
+    EXPECT_FALSE(drained.ready());
+    answer_held();
+    EXPECT_EQ(world_.got(std::move(call)), 70);
+    world_.got(std::move(drained));
+    EXPECT_EQ(book_->noted, std::vector<std::int64_t>{7}) << "it ran once";
+  }
   bool noted(std::size_t calls) {
     return world_.run_until([&] { return book_->noted.size() == calls; }, 1min);
   }
@@ -108,6 +122,39 @@ TEST_F(Sessions, ACallAndItsReplySurviveTheLossOfTheConnection) {
   EXPECT_EQ(book_->noted, std::vector<std::int64_t>{7}) << "it ran once";
   EXPECT_GE(anna_->counts().connections_made, 2U);
   EXPECT_TRUE(world_.run_until_idle());
+}
+
+TEST_F(Sessions, ACallSurvivesALostConnectionWhileItsCallerDrains) { survives_while_draining("anna"); }
+TEST_F(Sessions, ACallSurvivesALostConnectionWhileItsCalleeDrains) { survives_while_draining("bert"); }
+
+// The agent has said goodbye, so its death is no loss.
+TEST_F(Sessions, AnAgentThatDiesWhileItDrainsHasLeft) {
+  auto call = held_call();
+  auto drained = bert_->drain(1min);
+  world_.run_for(100ms);
+  world_.crash(*world_.find("bert"), SimCrash::process);
+  expect_error([&] { world_.got(std::move(call)); }, ErrorKind::shut_down, rpc::Execution::maybe_executed);
+}
+
+// A call to an agent that drains, and a call that waits for the next incarnation.
+TEST_F(Sessions, NewCallsDoNotUseTheConnectionOfAnAgentThatDrains) {
+  auto call = held_call();
+  auto drained = bert_->drain(1min);
+  world_.run_for(100ms);
+  const rpc::Peer bert = anna_->connect("sim://bert");
+  auto later = bert.with({.wait_for_ready = true}).call<&Book::note>(9);
+  for (int i = 0; i < 20; ++i)
+    expect_error([&] { world_.got(bert.call<&Book::note>(8)); }, ErrorKind::shut_down,
+                 rpc::Execution::not_sent);
+  EXPECT_LE(anna_->counts().connections_made, 5U);
+  answer_held();
+  EXPECT_EQ(world_.got(std::move(call)), 70);
+  world_.got(std::move(drained));
+  bert_->shut_down();
+  world_.crash(*world_.find("bert"), SimCrash::process);
+  bert_ = &start("bert");
+  EXPECT_EQ(world_.got(std::move(later)), 9);
+  EXPECT_EQ(book_->noted, (std::vector<std::int64_t>{7, 9}));
 }
 
 TEST_F(Sessions, ACallThatFailsFastFailsWithItsConnection) {
