@@ -1,6 +1,9 @@
 // A turn (take_turn()) is one event and the jobs that it posts to this loop. Jobs from other threads are
-// collected in `inbox`, and one Asio handler runs all of them. One Asio timer, set to the earliest time,
+// collected in `inbox`, and the loop takes all of them at once. One Asio timer, set to the earliest time,
 // serves all timers.
+//
+// Other threads wake a loop with its own thread by an eventfd, and not by asio::post(), which wakes the
+// thread while it holds the lock that the thread needs first. They need not wake a loop that polls.
 //
 // If several threads run the program's io_context, Hold lets one of them at a time take turns: the others
 // wait. A loop with its own thread needs no Hold.
@@ -16,17 +19,22 @@
 #include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/spin_policy.h>
 
+#include <asio/buffer.hpp>
 #include <asio/executor_work_guard.hpp>
+#include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <unordered_map>
 #include <vector>
 
@@ -44,6 +52,12 @@ constexpr auto first_yield = std::chrono::microseconds{4};   // the time without
 constexpr unsigned turns_between_looks = 32;                 // at the clock, while the policy pauses spinning
 // Counted in polls with work; without these yields a busy loop would never yield.
 constexpr unsigned works_between_yields = 64;
+
+int make_eventfd() {
+  const int made = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (made < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+  return made;
+}
 
 void pause() {
 #if defined(__x86_64__)
@@ -67,7 +81,9 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
         own(std::in_place, 1),
         context(*own),
         work(std::in_place, context.get_executor()),
-        timer(context) {}
+        timer(context),
+        wake(std::in_place, context, make_eventfd()),
+        wake_fd(wake->native_handle()) {}
   State(std::shared_ptr<ExceptionSink> sink, asio::io_context& program)
       : exceptions(std::move(sink)), context(program), timer(context) {}
 
@@ -150,21 +166,45 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
   // --- Jobs from other threads, for a loop with its own thread ---
 
   void submit(Callback job) {
+    bool is_awaited = false;
     {
       MutexLock lock(mutex);
       inbox.push(std::move(job));
-      if (std::exchange(collected, false) == false) return;
+      if (has_jobs.exchange(true)) return;
+      is_awaited = awaits_wake;
     }
-    asio::post(context, [self = shared_from_this()] { self->collect(); });
+    if (!is_awaited) return asio::post(context, [self = shared_from_this()] { self->collect(); });
+    if (polls) return;
+    const std::uint64_t one = 1;
+    (void)!::write(wake_fd, &one, sizeof one);  // fails only if the loop is woken already
   }
-  void collect() {
+  bool collect() {
     Fifo<Callback> jobs;
     {
       MutexLock lock(mutex);
       std::swap(jobs, inbox);
-      collected = true;
+      has_jobs = false;
     }
+    const bool any = !jobs.empty();
     while (!jobs.empty()) turn(jobs.pop());
+    return any;
+  }
+  void await_wake() {
+    wake->async_read_some(asio::buffer(&wakes, sizeof wakes),
+                          [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+                            if (error) return;
+                            self->collect();
+                            if (!self->stopping) self->await_wake();
+                          });
+  }
+  // The wait would keep the io_context running. After drop_timers().
+  void end_wake() {
+    {
+      MutexLock lock(mutex);
+      awaits_wake = false;
+    }
+    wake->cancel();
+    collect();
   }
 
   // --- Timers: one Asio timer for all, armed for the earliest ---
@@ -223,6 +263,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
 
   void run_thread() {
     thread = std::this_thread::get_id();
+    await_wake();
     if (!policy.spins()) context.run();
     bool due = false;  // a poller did not fall asleep, because it has work
     Clock::time_point now = Clock::now();
@@ -230,7 +271,10 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
       const auto bound = policy.bound(now);
       if (bound.count() > 0 || due) {
         wake_pollers();
+        polls = true;
         poll_for(bound);
+        polls = false;
+        if (has_jobs) collect();
         now = Clock::now();
       }
       due = !put_pollers_to_sleep();
@@ -262,7 +306,7 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
     bool idle = false;  // no work since `since`
     Clock::time_point since{}, looked{};
     for (unsigned i = 0;; ++i) {
-      bool worked = false;
+      bool worked = has_jobs.load(std::memory_order_relaxed) && collect();
       for (std::size_t p = 0; p < pollers.size(); ++p) take_turn([&] { worked |= pollers[p]->poll(); });
       if (pollers.empty() ||
           i % (costly_pollers == 0 ? polls_between_looks : costly_polls_between_looks) == 0) {
@@ -350,7 +394,14 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
 
   Mutex mutex;
   Fifo<Callback> inbox WEFT_GUARDED_BY(mutex);
-  bool collected WEFT_GUARDED_BY(mutex) = true;  // false: a handler is posted to Asio
+  bool awaits_wake WEFT_GUARDED_BY(mutex) = true;  // false: the loop ends
+  std::atomic<bool> has_jobs{false};               // the inbox is not empty; set with the mutex locked
+  // The loop's thread polls: it looks at has_jobs after it has set this to false, and a thread that submits a
+  // job looks at this after it has set has_jobs, so one of them sees the other.
+  std::atomic<bool> polls{false};
+  std::optional<asio::posix::stream_descriptor> wake;  // null: on the program's io_context
+  const int wake_fd = -1;                              // its number, for other threads
+  std::uint64_t wakes = 0;                             // what is read of it
 };
 
 AsioLoop::AsioLoop(std::optional<std::chrono::nanoseconds> spin)
@@ -373,6 +424,7 @@ void AsioLoop::stop() {
     const auto state = weak.lock();
     if (state == nullptr) return;
     state->drop_timers();
+    state->end_wake();
     state->work.reset();
   });
   if (running_here()) {
@@ -401,6 +453,7 @@ void AsioLoop::run_late_jobs() {
   do {
     seen = late_jobs_;
     context_.restart();
+    asio::post(context_, [this] { state_->collect(); });
     context_.poll();
   } while (late_jobs_.fetch_sub(seen) != seen);
 }

@@ -38,10 +38,22 @@ HandlerPool::Thread* HandlerPool::find_here() {
 }
 
 void HandlerPool::post(Callback job) {
-  MutexLock lock(mutex_);
-  if (at_work_ == 0) return;  // `job` is destroyed after the lock is released
-  jobs_.push_back(std::move(job));
-  posted_.notify_one();
+  const auto posted = posted_;
+  {
+    MutexLock lock(mutex_);
+    if (at_work_ == 0) return;  // `job` is destroyed after the lock is released
+    jobs_.push_back(std::move(job));
+    if (!prepare_next()) return;
+  }
+  posted->notify_one();
+}
+
+bool HandlerPool::prepare_next() {
+  if (!may_start()) return false;
+  // Without another thread, the job waits until one that blocks has ended.
+  if (at_work_ < (joining_ ? 1 : size_) + std::min(blocked_, max_blocking))
+    (void)capture([&]() WEFT_REQUIRES(mutex_) { add_thread(); });
+  return true;
 }
 
 bool HandlerPool::running_here() {
@@ -53,7 +65,7 @@ void HandlerPool::run(Thread& thread) {
   thread.mark.emplace();
   MutexLock lock(mutex_);
   while (true) {
-    posted_.wait(lock, [this]() WEFT_REQUIRES(mutex_) { return joining_ || may_start(); });
+    posted_->wait(lock, [this]() WEFT_REQUIRES(mutex_) { return joining_ || may_start(); });
     if (jobs_.empty()) break;
     Callback job = std::move(jobs_.front());
     jobs_.pop_front();
@@ -80,12 +92,9 @@ HandlerPool::Blocking::Blocking(Executor& executor) : pool_(dynamic_cast<Handler
     thread_ = nullptr;
     return;
   }
-  // Without another thread, the other jobs wait until this one has ended.
-  if (pool_->at_work_ <= pool_->size_ + pool_->blocked_ && pool_->blocked_ < max_blocking)
-    (void)capture([&]() WEFT_REQUIRES(pool_->mutex_) { pool_->add_thread(); });
   thread_->mark.reset();
   ++pool_->blocked_;
-  pool_->posted_.notify_one();
+  if (pool_->prepare_next()) pool_->posted_->notify_one();
 }
 
 HandlerPool::Blocking::~Blocking() {
@@ -99,7 +108,7 @@ void HandlerPool::join() {
   {
     MutexLock lock(mutex_);
     joining_ = true;
-    posted_.notify_all();
+    posted_->notify_all();
   }
   // A thread that has not ended may add another one.
   for (std::size_t i = 0;; ++i) {

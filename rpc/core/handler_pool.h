@@ -35,7 +35,7 @@ class WEFT_EXPORT HandlerPool final : public Executor {
   void join();
 
   // A scope in which a job may block, for code that cannot suspend: a node of a backward that waits for a
-  // collective. Meanwhile another thread runs the pool's jobs; the pool keeps that thread. If 256 jobs block,
+  // collective. Meanwhile another thread, which the pool then keeps, runs the pool's jobs. If 256 jobs block,
   // or the system has no more threads, later jobs wait until one has ended. executor: the handlers of an
   // agent. If the calling thread is not one of its threads, the scope has no effect.
   class WEFT_EXPORT Blocking {
@@ -55,11 +55,13 @@ class WEFT_EXPORT HandlerPool final : public Executor {
   Thread* find_here() WEFT_REQUIRES(mutex_);  // null: not one of its threads
   void add_thread() WEFT_REQUIRES(mutex_);
   bool may_start() const WEFT_REQUIRES(mutex_) { return !jobs_.empty() && busy_ < size_ + blocked_; }
+  bool prepare_next() WEFT_REQUIRES(mutex_);  // true: a job may start, and there is a thread for it
 
   const std::shared_ptr<ExceptionSink> exceptions_ = std::make_shared<ExceptionSink>();
   const std::size_t size_;  // jobs that run at the same time, in addition to those that block
   mutable Mutex mutex_;
-  Condition posted_;
+  // Notified without the lock, which the thread that wakes up needs first. The pool may end meanwhile.
+  const std::shared_ptr<Condition> posted_ = std::make_shared<Condition>();
   std::deque<Callback> jobs_ WEFT_GUARDED_BY(mutex_);
   bool joining_ WEFT_GUARDED_BY(mutex_) = false;
   std::size_t busy_ WEFT_GUARDED_BY(mutex_) = 0, blocked_ WEFT_GUARDED_BY(mutex_) = 0;  // jobs

@@ -489,6 +489,19 @@ TEST(AsioLoop, ASpinningLoopLimitsPollersThatAreSystemCalls) {
   });
 }
 
+// A job may arrive just when the loop ends its polling, and must not be lost.
+TEST_P(SpinningLoop, RunsJobsThatArriveAtTheEndOfItsPolling) {
+  AsioLoop loop(GetParam() ? std::optional<std::chrono::nanoseconds>(1us) : std::nullopt);
+  std::atomic<int> ran{0};
+  for (int i = 0; i < 100'000; ++i) {
+    loop.post([&] { ++ran; });
+    for (int pause = i % 64 * 16; pause != 0 && ran <= i; --pause)
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    while (ran <= i) std::this_thread::yield();
+  }
+  loop.stop();
+}
+
 TEST(AsioLoop, ASpinningLoopRunsTimersAndStops) {
   AsioLoop loop(20us);
   Event fired;

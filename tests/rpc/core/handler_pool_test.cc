@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <memory>
+#include <set>
+#include <thread>
 
 namespace weft::rpc::handler_pool_test {
 namespace {
@@ -53,6 +55,24 @@ TEST(HandlerPool, RunsOtherJobsWhileAJobBlocks) {
   }
   pool.join();
   EXPECT_EQ(marked, 200);
+}
+
+TEST(HandlerPool, AddsAThreadOnlyIfAJobWaits) {
+  HandlerPool pool(1);
+  std::set<std::thread::id> threads;
+  for (int i = 0; i < 3; ++i) {
+    Event ended;
+    pool.post([&] {
+      {
+        const HandlerPool::Blocking may_block(pool);
+        threads.insert(std::this_thread::get_id());
+      }
+      ended.set();
+    });
+    ended.wait();
+  }
+  pool.join();
+  EXPECT_EQ(threads.size(), 1U);
 }
 
 TEST(HandlerPool, RunsJobsAtOnceOnAsManyThreads) {
