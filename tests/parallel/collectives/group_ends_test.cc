@@ -146,6 +146,8 @@ TEST_P(GroupEnds, ADeadlineReportsTheMissingRanksToAll) {
       but(2,
           [](const Group& group) { return group.barrier(group.rank() == 0 ? Timeout(50ms) : std::nullopt); }),
       ErrorKind::deadline_exceeded, {"barrier()", "rank 2 (worker2) has not begun it", "0.05 s"});
+  // Rank 2 may succeed with the barrier that the others have begun if it does so before it is told.
+  (void)test::kind_of([&] { got(groups[2].barrier()); });
   constexpr int none = -1;
   expect_all(but(none, [](const Group& group) { return group.barrier(); }), ErrorKind::deadline_exceeded,
              {"rank 2 (worker2)"});

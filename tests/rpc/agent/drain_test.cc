@@ -127,6 +127,7 @@ TEST_F(DrainTest, TellsPeersToWhichTheAgentConnectsMeanwhile) {
     drained = d.drain(1h);
   }
   test::eventually("b has been told", [&] { return !cluster.logged("d is leaving").empty(); });
+  at("b").began.wait();
   at("b").answer(9);
   got(std::move(drained));
   EXPECT_EQ(got(std::move(call)), 9);

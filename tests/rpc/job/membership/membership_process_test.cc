@@ -134,13 +134,23 @@ TEST_F(MembershipProcesses, AKilledRankZeroThatAProgramsStoreNamesIsReported) {
       return std::string(to_string(error.kind())) + " " + error.what();
     }
   };
+  int gate[2];
+  ASSERT_EQ(::pipe(gate), 0);
   const pid_t other = start([&] {
-    if (!reports_the_loss(1, [] {}).starts_with("peer_lost")) throw std::runtime_error("another error");
+    const std::string text = reports_the_loss(1, [&] {
+      if (::write(gate[1], "", 1) != 1) throw std::runtime_error("the gate is gone");
+    });
+    if (!text.starts_with("peer_lost")) throw std::runtime_error("another error: " + text);
   });
-  const std::string text = reports_the_loss(2, [host] { ::kill(host, SIGKILL); });
+  const std::string text = reports_the_loss(2, [&] {
+    char byte;
+    EXPECT_EQ(::read(gate[0], &byte, 1), 1);
+    ::kill(host, SIGKILL);
+  });
   EXPECT_TRUE(text.starts_with("peer_lost")) << text;
   EXPECT_NE(text.find("worker0"), std::string::npos) << text;
   EXPECT_EQ(wait_for(other), 0);
+  for (const int end : gate) ::close(end);
   std::filesystem::remove_all(folder);
 }
 
