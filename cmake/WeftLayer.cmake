@@ -12,7 +12,7 @@
 set(weft_include_dir "${PROJECT_BINARY_DIR}/include")
 set(weft_generated_dir "${PROJECT_BINARY_DIR}/generated")
 file(MAKE_DIRECTORY "${weft_include_dir}/weft" "${weft_generated_dir}/weft")
-foreach(_folder rpc rref dist_autograd dist_optim parallel)
+foreach(_folder rpc rref dist_autograd dist_optim parallel python)
   if(NOT EXISTS "${weft_include_dir}/weft/${_folder}")
     file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${_folder}" "${weft_include_dir}/weft/${_folder}" SYMBOLIC)
   endif()

@@ -9,11 +9,14 @@ WEFT_HOST, WEFT_LISTEN, WEFT_SECRET, WEFT_CERTIFICATE, WEFT_INSECURE (docs/launc
 
 Groups are static: world_size is required. torch 2.15 closes dynamic groups to other agents than
 TensorPipeAgent: its shutdown() treats the group of every other agent as static.
+
+A C++ program may be a worker (python/torch_rpc/worker.h), which serves operators; operator() declares them.
 """
 
 import atexit
 import threading
 
+import torch
 import torch.distributed as dist
 from torch.distributed import rpc
 from torch.distributed.rpc import api, backend_registry, constants
@@ -36,6 +39,20 @@ class WeftRpcBackendOptions(_C.RpcBackendOptions):
         init_method=constants.DEFAULT_INIT_METHOD,
     ):
         super().__init__(num_worker_threads, rpc_timeout, init_method)
+
+
+def operator(schema):
+    """Declares an operator that C++ workers define, and returns it for rpc_sync(), rpc_async() and remote().
+
+    schema: as in C++, for example "aten::table_lookup(Tensor ids) -> Tensor". PyTorch's RPC calls only operators of
+    the namespace aten by their names, and each returns one value.
+    """
+    name = schema.partition("(")[0]
+    torch.library.define(name, schema[len(name):])
+    namespace, _, own_name = name.partition("::")
+    declared = getattr(getattr(torch.ops, namespace), own_name)
+    torch.jit._builtins._register_builtin(declared, name)  # PyTorch's RPC calls such functions by their names
+    return declared
 
 
 def _construct_options(rpc_timeout, init_method, **options):

@@ -1,4 +1,4 @@
-"""Runs the programs of examples/python under torchrun, and examples/python_trainers."""
+"""Runs the programs of examples/python under torchrun, and the examples whose rank 0 is a C++ program."""
 
 import os
 import socket
@@ -9,7 +9,6 @@ import unittest
 import weft
 
 FOLDER = os.path.join(os.path.dirname(__file__), "..", "..", "examples", "python")
-TRAINER = os.path.join(FOLDER, "..", "python_trainers", "trainer.py")
 
 
 class Examples(unittest.TestCase):
@@ -35,22 +34,34 @@ class Examples(unittest.TestCase):
         self.assertIn("trainer 1: loss", out)
         self.assertIn("trainer 2: loss", out)
 
-    def test_python_trainers(self):
-        program = os.path.join(os.path.dirname(weft.__file__), "..", "..", "examples", "python_trainers")
+    def run_with_cpp(self, name, variables):
+        """Runs the C++ program of examples/NAME as rank 0, and its trainer.py as ranks 1 and 2. Returns what they print."""
+        program = os.path.join(os.path.dirname(weft.__file__), "..", "..", "examples", name)
+        trainer = os.path.join(FOLDER, "..", name, "trainer.py")
         with socket.create_server(("127.0.0.1", 0)) as free:
-            store = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+            port = free.getsockname()[1]
+        meeting = {variable: value.format(port) for variable, value in variables.items()}
         ranks = [
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                             env={**os.environ, "WEFT_STORE": store, "WORLD_SIZE": "3", "RANK": str(rank)})
-            for rank, command in enumerate([[program]] + 2 * [[sys.executable, TRAINER]])
+                             env={**os.environ, **meeting, "WORLD_SIZE": "3", "RANK": str(rank)})
+            for rank, command in enumerate([[program]] + 2 * [[sys.executable, trainer]])
         ]
         for rank in ranks:
             self.addCleanup(rank.kill)
         outputs = [rank.communicate(timeout=240)[0] for rank in ranks]
         for rank, out in zip(ranks, outputs):
             self.assertEqual(rank.returncode, 0, out)
+        return outputs
+
+    def test_python_trainers(self):
+        outputs = self.run_with_cpp("python_trainers", {"WEFT_STORE": "tcp://127.0.0.1:{}"})
         self.assertIn("differs from the true one by at most 0.0", outputs[0])
         self.assertIn("trainer 2: loss", outputs[2])
+
+    def test_python_embedding(self):
+        outputs = self.run_with_cpp("python_embedding", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{}"})
+        self.assertIn("the table has taken 800 updates", outputs[0])
+        self.assertIn("trainer 2: loss 0.0", outputs[2])
 
 
 if __name__ == "__main__":

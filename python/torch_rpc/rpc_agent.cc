@@ -1,6 +1,4 @@
-#include "rpc_agent.h"
-
-#include "gil.h"
+#include <weft/python/torch_rpc/rpc_agent.h>
 
 #include <weft/rpc/agent/stats.h>
 #include <weft/rpc/codec/packed.h>
@@ -11,17 +9,15 @@
 #include <weft/rpc/transport/address.h>
 
 #include <torch/csrc/distributed/rpc/agent_utils.h>
-#include <torch/csrc/distributed/rpc/request_callback_impl.h>
 #include <torch/csrc/distributed/rpc/utils.h>
-#include <torch/csrc/utils/pybind.h>
 
 #include <atomic>
 
-namespace weft::python {
+namespace weft::torch_rpc {
 namespace {
 
-using torch_rpc::JitFuture;
-using torch_rpc::Message;
+using pytorch::JitFuture;
+using pytorch::Message;
 
 // A tensor of a message. A view that is not dense is sent with the memory that it spans, and keeps its
 // strides.
@@ -46,8 +42,7 @@ RpcTensor to_weft(at::Tensor tensor) {
   sent.data = sent.requires_grad ? tensor.detach() : std::move(tensor);
   if (!sent.data.defined() || sent.data.layout() != at::kStrided || sent.data.numel() == 0) return sent;
   // PyTorch copies a small view of large memory.
-  if (!sent.data.is_non_overlapping_and_dense())
-    sent.data = torch_rpc::cloneSparseTensors({sent.data}).get(0);
+  if (!sent.data.is_non_overlapping_and_dense()) sent.data = pytorch::cloneSparseTensors({sent.data}).get(0);
   if (sent.data.is_non_overlapping_and_dense()) return sent;
   sent.sizes = sent.data.sizes().vec();
   sent.strides = sent.data.strides().vec();
@@ -76,14 +71,14 @@ c10::intrusive_ptr<Message> from_weft(RpcMessage received) {
   }
   const auto* bytes = reinterpret_cast<const char*>(received.payload.data());
   return c10::make_intrusive<Message>(std::vector<char>(bytes, bytes + received.payload.size()),
-                                      std::move(tensors), static_cast<torch_rpc::MessageType>(received.type),
+                                      std::move(tensors), static_cast<pytorch::MessageType>(received.type),
                                       received.id);
 }
 
 // Serves the messages of other workers.
 class MessageService {
  public:
-  explicit MessageService(const torch_rpc::RequestCallback& callback) : callback_(callback) {}
+  explicit MessageService(const pytorch::RequestCallback& callback) : callback_(callback) {}
 
   rpc::Future<RpcMessage> message(RpcMessage received) {
     const auto request = from_weft(std::move(received));
@@ -92,7 +87,7 @@ class MessageService {
     callback_(*request, {})->addCallback([promise, id = request->id()](JitFuture& response) {
       promise->complete(rpc::capture([&] {
         auto message = response.hasError()
-                           ? torch_rpc::createExceptionResponse(response.tryRetrieveErrorMessage(), id)
+                           ? pytorch::createExceptionResponse(response.tryRetrieveErrorMessage(), id)
                            : response.value().toCustomClass<Message>();
         auto tensors = std::move(*message).moveTensors();
         return to_weft(std::move(message), std::move(tensors));
@@ -104,7 +99,7 @@ class MessageService {
   using Service = rpc::Service<"torch", rpc::Method<"message", &MessageService::message>>;
 
  private:
-  const torch_rpc::RequestCallback& callback_;
+  const pytorch::RequestCallback& callback_;
 };
 
 // A call of this worker. PyTorch's timeout ends the wait only: the request is still sent and served, because
@@ -122,8 +117,8 @@ struct SentCall {
     if (!reply.ok()) {
       fail(rpc::what_of(reply.error()));
     } else {
-      auto [response, storages] = torch_rpc::withStorages(from_weft(std::move(reply).get()));
-      if (response->type() == torch_rpc::MessageType::EXCEPTION)
+      auto [response, storages] = pytorch::withStorages(from_weft(std::move(reply).get()));
+      if (response->type() == pytorch::MessageType::EXCEPTION)
         fail({response->payload().begin(), response->payload().end()});
       else
         future->markCompleted(std::move(response), std::move(storages));
@@ -132,9 +127,9 @@ struct SentCall {
   }
   void time_out() {
     if (completed.test_and_set()) return;
-    std::string text = torch_rpc::kRpcTimeoutErrorStr;
+    std::string text = pytorch::kRpcTimeoutErrorStr;
     text.replace(text.find("{}"), 2, std::to_string(timeout.count()));
-    fail(torch_rpc::makeRPCError(text, torch_rpc::RPCErrorType::TIMEOUT));
+    fail(pytorch::makeRPCError(text, pytorch::RPCErrorType::TIMEOUT));
     release();
   }
 
@@ -166,7 +161,7 @@ rpc::AgentOptions agent_options(std::string name, int rank, int world_size,
 }
 
 std::chrono::milliseconds milliseconds(float seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * torch_rpc::kSecToMsConversion));
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * pytorch::kSecToMsConversion));
 }
 
 std::string address_key(std::size_t rank) { return "address/" + std::to_string(rank); }
@@ -174,19 +169,19 @@ std::string address_key(std::size_t rank) { return "address/" + std::to_string(r
 }  // namespace
 
 RpcBackendOptions::RpcBackendOptions(int worker_threads, float timeout_seconds, std::string init_method)
-    : torch_rpc::RpcBackendOptions(timeout_seconds, std::move(init_method)), worker_threads(worker_threads) {
+    : pytorch::RpcBackendOptions(timeout_seconds, std::move(init_method)), worker_threads(worker_threads) {
   TORCH_CHECK(worker_threads > 0, "num_worker_threads must be positive, got ", worker_threads);
 }
 
-RpcAgent::RpcAgent(const c10::intrusive_ptr<c10d::Store>& store, std::string name,
-                   torch_rpc::worker_id_t rank, int world_size, const RpcBackendOptions& options)
-    : torch_rpc::RpcAgent(torch_rpc::WorkerInfo(name, rank),
-                          std::make_unique<torch_rpc::RequestCallbackImpl>(),
-                          milliseconds(options.rpcTimeoutSeconds)),
+RpcAgent::RpcAgent(std::unique_ptr<pytorch::RequestCallback> serves,
+                   const c10::intrusive_ptr<c10d::Store>& store, std::string name, pytorch::worker_id_t rank,
+                   int world_size, const RpcBackendOptions& options)
+    : pytorch::RpcAgent(pytorch::WorkerInfo(name, rank), std::move(serves),
+                        milliseconds(options.rpcTimeoutSeconds)),
       store_("weft", store),
       worker_threads_(options.worker_threads),
       agent_(agent_options(name, rank, world_size, options)) {
-  const auto ranks = torch_rpc::collectNames(store_, rank, name, world_size);
+  const auto ranks = pytorch::collectNames(store_, rank, name, world_size);
   std::vector<std::string> names(ranks.size());
   for (const auto& [worker, place] : ranks) names.at(static_cast<std::size_t>(place)) = worker;
   for (const std::string& worker : names)
@@ -194,7 +189,7 @@ RpcAgent::RpcAgent(const c10::intrusive_ptr<c10d::Store>& store, std::string nam
 }
 
 RpcAgent::~RpcAgent() {
-  if (rpcAgentRunning_) without_gil([this] { shutdown(); });
+  if (rpcAgentRunning_) shutdown();
 }
 
 void RpcAgent::startImpl() {
@@ -212,14 +207,14 @@ void RpcAgent::startImpl() {
   sync();
 }
 
-c10::intrusive_ptr<JitFuture> RpcAgent::send(const torch_rpc::WorkerInfo& to,
+c10::intrusive_ptr<JitFuture> RpcAgent::send(const pytorch::WorkerInfo& to,
                                              c10::intrusive_ptr<Message> message, float timeout_seconds,
-                                             const torch_rpc::DeviceMap& devices) {
+                                             const pytorch::DeviceMap& devices) {
   TORCH_CHECK(rpcAgentRunning_, "Node ", workerInfo_.id_, " tried to send a message of type ",
               message->type(), ", but RPC is no longer running on this node.");
   TORCH_CHECK(devices.empty(), "The RPC backend WEFT has no device maps: move the tensors to the CPU.");
   std::chrono::milliseconds timeout = rpcTimeout_.load();
-  if (timeout_seconds != torch_rpc::kUnsetRpcTimeout) timeout = milliseconds(timeout_seconds);
+  if (timeout_seconds != pytorch::kUnsetRpcTimeout) timeout = milliseconds(timeout_seconds);
 
   {
     const rpc::MutexLock lock(mutex_);
@@ -265,13 +260,13 @@ c10::intrusive_ptr<JitFuture> RpcAgent::send(const torch_rpc::WorkerInfo& to,
   return future;
 }
 
-const torch_rpc::WorkerInfo& RpcAgent::getWorkerInfo(const std::string& name) const {
-  for (const torch_rpc::WorkerInfo& worker : workers_)
+const pytorch::WorkerInfo& RpcAgent::getWorkerInfo(const std::string& name) const {
+  for (const pytorch::WorkerInfo& worker : workers_)
     if (worker.name_ == name) return worker;
   TORCH_CHECK(false, "could not find destination ", name);
 }
 
-const torch_rpc::WorkerInfo& RpcAgent::getWorkerInfo(torch_rpc::worker_id_t rank) const {
+const pytorch::WorkerInfo& RpcAgent::getWorkerInfo(pytorch::worker_id_t rank) const {
   TORCH_CHECK(rank >= 0 && static_cast<std::size_t>(rank) < workers_.size(), "could not find destination ",
               rank);
   return workers_[static_cast<std::size_t>(rank)];
@@ -288,11 +283,11 @@ void RpcAgent::join(bool /*shutdown*/, float timeout) {
     // Handlers may have made calls in the meantime. From here to the sum, no worker begins or completes a
     // call.
     const rpc::MutexLock lock(mutex_);
-    calls = torch_rpc::syncCallCount(store_, static_cast<int>(workers_.size()), calls_);
+    calls = pytorch::syncCallCount(store_, static_cast<int>(workers_.size()), calls_);
   }
 }
 
-void RpcAgent::sync() { torch_rpc::syncCallCount(store_, static_cast<int>(workers_.size())); }
+void RpcAgent::sync() { pytorch::syncCallCount(store_, static_cast<int>(workers_.size())); }
 
 void RpcAgent::shutdownImpl() {
   agent_.shut_down();
@@ -322,26 +317,4 @@ void RpcAgent::addGilWaitTime(std::chrono::microseconds waited) {
   gil_waited_ += waited;
 }
 
-void bind_rpc(pybind11::module_& module) {
-  namespace py = pybind11;
-  py::module_::import("torch.distributed.rpc");  // registers the base classes
-  py::class_<RpcBackendOptions, torch_rpc::RpcBackendOptions, std::shared_ptr<RpcBackendOptions>>(
-      module, "RpcBackendOptions")
-      .def(py::init<int, float, std::string>(), py::arg("num_worker_threads"), py::arg("rpc_timeout"),
-           py::arg("init_method"))
-      .def_readwrite("num_worker_threads", &RpcBackendOptions::worker_threads);
-  py::class_<RpcAgent, torch_rpc::RpcAgent, std::shared_ptr<RpcAgent>>(module, "RpcAgent")
-      .def(py::init<const c10::intrusive_ptr<c10d::Store>&, std::string, torch_rpc::worker_id_t, int,
-                    const RpcBackendOptions&>(),
-           py::arg("store"), py::arg("name"), py::arg("rank"), py::arg("world_size"), py::arg("options"),
-           py::call_guard<py::gil_scoped_release>())
-      // The base class has no overload for a rank.
-      .def("get_worker_info",
-           [](const RpcAgent& agent) { return agent.torch_rpc::RpcAgent::getWorkerInfo(); })
-      .def("get_worker_info",
-           [](const RpcAgent& agent, const std::string& name) { return agent.getWorkerInfo(name); })
-      .def("get_worker_info",
-           [](const RpcAgent& agent, torch_rpc::worker_id_t rank) { return agent.getWorkerInfo(rank); });
-}
-
-}  // namespace weft::python
+}  // namespace weft::torch_rpc

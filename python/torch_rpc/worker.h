@@ -1,0 +1,41 @@
+// Worker: a C++ program as a worker of torch.distributed.rpc, next to Python programs with the backend WEFT.
+//
+//   TORCH_LIBRARY_FRAGMENT(aten, library) { library.def("table_lookup(Tensor ids) -> Tensor", &lookup); }
+//   torch_rpc::Worker worker("table", 0, 3);
+//
+//   lookup = weft.rpc.operator("aten::table_lookup(Tensor ids) -> Tensor")  # in Python
+//   rows = rpc.rpc_sync("table", lookup, args=(ids,))
+//
+// It serves the operators of this process and of LibTorch that return one value, and the messages of RRefs
+// and of distributed autograd. Calls of Python functions fail. Python workers end by
+// rpc.shutdown(graceful=False), because PyTorch's graceful shutdown calls Python functions on all workers. A
+// process has one Worker at a time. Thread-safety: constructor and destructor on one thread.
+#pragma once
+
+#include <weft/python/torch_rpc/rpc_agent.h>
+
+#include <memory>
+#include <string>
+
+namespace weft::torch_rpc {
+
+class WEFT_EXPORT Worker {
+ public:
+  // Blocks until all workers have connected. The workers meet through the store of init_rpc() at
+  // options.initMethod, where rank 0 is its server. Throws c10::Error as RpcAgent does, and the store's error
+  // if a worker is missing after options.rpcTimeoutSeconds.
+  Worker(const std::string& name, pytorch::worker_id_t rank, int world_size,
+         const RpcBackendOptions& options = environment());
+  ~Worker();  // fails the calls that are in flight
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // 16 threads, 60 s, and the store at MASTER_ADDR and MASTER_PORT, as in Python. Throws c10::Error if these
+  // variables are not set.
+  static RpcBackendOptions environment();
+
+ private:
+  std::shared_ptr<RpcAgent> agent_;
+};
+
+}  // namespace weft::torch_rpc
