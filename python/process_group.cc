@@ -84,7 +84,7 @@ struct NoOptions {
   bool asyncOp = true;
 };
 
-// nullopt: not a collective, or one that starts several.
+// nullopt: not a collective.
 std::optional<collectives::Operation> collective_of(c10d::OpType operation) {
   using collectives::Operation;
   switch (operation) {
@@ -96,6 +96,7 @@ std::optional<collectives::Operation> collective_of(c10d::OpType operation) {
     case c10d::OpType::REDUCE:
       return Operation::reduce;
     case c10d::OpType::ALLGATHER:
+    case c10d::OpType::ALLGATHER_COALESCED:  // one for each input
       return Operation::all_gather_v;
     case c10d::OpType::_ALLGATHER_BASE:
     case c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED:
@@ -271,9 +272,11 @@ ProcessGroup::WorkPtr ProcessGroup::start(c10d::OpType operation, const char* na
   try {
     source = as_source(begin(group, Timeout(timeout), site));
   } catch (const c10::Error& refused) {  // the other ranks must not wait for this one
+    const std::size_t calls = operation == c10d::OpType::ALLGATHER_COALESCED ? inputs.size() : 1;
     if (const auto collective = collective_of(operation))
-      group.decline(*collective, at::kCPU,
-                    rpc::Error(rpc::ErrorKind::invalid_argument, refused.what_without_backtrace()), site);
+      for (std::size_t i = 0; i < calls; ++i)
+        group.decline(*collective, at::kCPU,
+                      rpc::Error(rpc::ErrorKind::invalid_argument, refused.what_without_backtrace()), site);
     coalesced_.reset();  // Python does not end the block
     throw;
   }

@@ -25,12 +25,12 @@ namespace weft::torch_rpc {
 
 namespace pytorch = torch::distributed::rpc;
 
+// Options of an agent, in addition to PyTorch's.
 struct WEFT_EXPORT RpcBackendOptions : pytorch::RpcBackendOptions {
-  // worker_threads: the number of requests that the agent serves at the same time. Throws c10::Error if it is
-  // not positive.
+  // Throws c10::Error if worker_threads is not positive.
   RpcBackendOptions(int worker_threads, float timeout_seconds, std::string init_method);
 
-  int worker_threads;
+  int worker_threads;  // the number of requests that the agent serves at the same time
 };
 
 class WEFT_EXPORT RpcAgent final : public pytorch::RpcAgent {

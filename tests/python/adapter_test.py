@@ -90,6 +90,17 @@ def scatter_that_the_root_refuses(rank, size):
     assert ones[0] == size, ones
 
 
+def lists_that_one_rank_refuses(rank, size):
+    inputs = [torch.ones(4), torch.ones(2)]
+    outputs = [[torch.empty(4), torch.empty(2)] for _ in range(size)]
+    if rank == 0:
+        outputs[0].pop()
+    expect_error(lambda: dist.all_gather_coalesced(outputs, inputs), "all_gather")
+    ones = torch.ones(4)
+    dist.all_reduce(ones)
+    assert ones[0] == size, ones
+
+
 def death(rank, size):
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:
@@ -101,7 +112,7 @@ def death(rank, size):
 
 PROGRAMS = [end_without_a_barrier, send_to_a_rank_that_ends, end_in_a_callback, future_after_the_end,
             recv_from_a_rank_that_ends, send_to_a_rank_that_does_not_receive, sizes_that_one_rank_refuses,
-            scatter_that_the_root_refuses, death]
+            scatter_that_the_root_refuses, lists_that_one_rank_refuses, death]
 
 
 def run(rank, program, size, folder):
