@@ -33,7 +33,10 @@ class Table {
     weights_.index_add_(0, ids, gradients, -learning_rate);
     return ++updates_;
   }
-  std::int64_t updates() const { return updates_; }
+  std::int64_t updates() {
+    const std::lock_guard lock(mutex_);
+    return updates_;
+  }
 
  private:
   std::mutex mutex_;

@@ -289,6 +289,10 @@ void RpcAgent::join(bool /*shutdown*/, float timeout) {
 
 void RpcAgent::sync() { pytorch::syncCallCount(store_, static_cast<int>(workers_.size())); }
 
+void RpcAgent::drain(std::chrono::nanoseconds timeout) {
+  (void)rpc::capture([&] { agent_.drain(timeout).get(); });
+}
+
 void RpcAgent::shutdownImpl() {
   agent_.shut_down();
   callbacks_.join();

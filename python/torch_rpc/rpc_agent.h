@@ -54,6 +54,7 @@ class WEFT_EXPORT RpcAgent final : public pytorch::RpcAgent {
   // join() blocks until no worker has a call in flight. All workers call it.
   void join(bool shutdown, float timeout) override;
   void sync() override;
+  void drain(std::chrono::nanoseconds timeout);  // blocks until no call is in flight, at most for `timeout`
   void startImpl() override;
   void shutdownImpl() override;
   std::unordered_map<std::string, std::string> getMetrics() override;

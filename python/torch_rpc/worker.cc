@@ -42,12 +42,22 @@ Worker::Worker(const std::string& name, pytorch::worker_id_t rank, int world_siz
   torch::distributed::autograd::DistAutogradContainer::init(rank);
   agent_ = std::make_shared<RpcAgent>(std::make_unique<pytorch::RequestCallbackNoPython>(),
                                       meet(options, rank, world_size), name, rank, world_size, options);
-  pytorch::RpcAgent::setCurrentRpcAgent(agent_);
   agent_->setTypeResolver(std::make_shared<pytorch::TypeResolver>(&parse_type));
-  agent_->start();
+  pytorch::RpcAgent::setCurrentRpcAgent(agent_);
+  try {
+    agent_->start();
+  } catch (...) {
+    end();
+    throw;
+  }
 }
 
 Worker::~Worker() {
+  agent_->drain(std::chrono::seconds(5));
+  end();
+}
+
+void Worker::end() {
   agent_->shutdown();
   pytorch::RpcAgent::setCurrentRpcAgent(nullptr);
 }

@@ -9,7 +9,8 @@
 // It serves the operators of this process and of LibTorch that return one value, and the messages of RRefs
 // and of distributed autograd. Calls of Python functions fail. Python workers end by
 // rpc.shutdown(graceful=False), because PyTorch's graceful shutdown calls Python functions on all workers. A
-// process has one Worker at a time. Thread-safety: constructor and destructor on one thread.
+// process has one Worker, because what PyTorch's RPC keeps for it lives as long as the process.
+// Thread-safety: constructor and destructor on one thread.
 #pragma once
 
 #include <weft/python/torch_rpc/rpc_agent.h>
@@ -26,7 +27,8 @@ class WEFT_EXPORT Worker {
   // if a worker is missing after options.rpcTimeoutSeconds.
   Worker(const std::string& name, pytorch::worker_id_t rank, int world_size,
          const RpcBackendOptions& options = environment());
-  ~Worker();  // fails the calls that are in flight
+  // Waits until the calls that it serves have ended, at most 5 s.
+  ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
@@ -35,6 +37,8 @@ class WEFT_EXPORT Worker {
   static RpcBackendOptions environment();
 
  private:
+  void end();
+
   std::shared_ptr<RpcAgent> agent_;
 };
 

@@ -423,6 +423,7 @@ void AsioLoop::stop() {
   asio::post(context_, [weak = std::weak_ptr(state_)] {
     const auto state = weak.lock();
     if (state == nullptr) return;
+    state->collect();  // jobs that were posted before may need their timers
     state->drop_timers();
     state->end_wake();
     state->work.reset();

@@ -230,15 +230,16 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, const std::shared_
   counters().connections_made.add();
   const auto named = routes_.peer_connected(hello.name, texts, dialled, link->loop());
   session->add(link);
-  // A name has one incarnation at a time.
+  // A name has one incarnation at a time, apart from earlier ones that drain.
+  const bool replaces = !session->is_leaving();
   for (const AgentId& peer : sessions_->absent(hello.name))
-    if (peer != link->peer())
+    if (replaces && peer != link->peer())
       lose(peer, Error(ErrorKind::peer_lost, to_string(link->peer()) + " has replaced it"));
   // A route that dialled runs on the link's loop.
   if (dialled != nullptr) dialled->connected(session, true);
   if (hello.name == id().name || named == dialled) return;
-  named->loop()->dispatch([named, session, addresses = std::move(addresses)] {
-    named->learn(addresses);
+  named->loop()->dispatch([named, session, replaces, addresses = std::move(addresses)] {
+    if (replaces) named->learn(addresses);
     named->connected(session, false);
   });
 }

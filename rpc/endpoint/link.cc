@@ -411,8 +411,10 @@ void Link::log_end(const Error& reason, bool was_ready) const {
 }
 
 ErrorKind Link::kind_of_end(const Error& reason, bool may_return) const {
-  const bool is_lost = may_return && reason.kind() == ErrorKind::peer_lost;
-  if (session_ != nullptr && !is_lost && (session_->is_leaving() || core_->draining()))
+  // A peer that is leaving may return too: its calls in flight go on.
+  const bool is_lost = reason.kind() == ErrorKind::peer_lost && !core_->ended();
+  if (session_ != nullptr &&
+      (session_->is_leaving() ? !(is_lost && may_return) : core_->draining() && !is_lost))
     return ErrorKind::shut_down;
   switch (reason.kind()) {
     case ErrorKind::shut_down:

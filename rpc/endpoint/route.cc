@@ -196,7 +196,10 @@ void Route::forget(const AgentId& peer) {
 
 void Route::rejoin() {
   loop()->post([self = shared_from_this()] {
-    if (self->is_connected()) return;
+    {
+      MutexLock lock(self->mutex_);
+      if (self->session_ != nullptr && self->session_->is_connected()) return;  // it may be leaving
+    }
     self->is_rejoining_ = true;
     self->proven_dials_ = 0;
     self->end_pause();
@@ -389,15 +392,21 @@ void Route::dial_failed(const Error& reason) {
 }
 
 void Route::connected(std::shared_ptr<Session> session, bool dialled) {
-  is_rejoining_ = false;
+  const bool is_leaving = session->is_leaving();
+  bool is_next = false;
   {
     MutexLock lock(mutex_);
     // A new incarnation replaces an earlier incarnation, whose end may not have been detected yet.
-    session_ = session;
+    is_next = !is_leaving || session_ == nullptr || session_->is_over();
+    if (is_next) session_ = session;
   }
-  identify(session->peer());
+  if (is_next) identify(session->peer());
+  is_rejoining_ = false;
   // The session continues, but calls that wait for a connection wait for the next incarnation.
-  if (session->is_leaving()) {
+  if (is_leaving) {
+    const auto core = core_.lock();
+    const auto absent = core ? core->sessions().absent(peer_name()) : std::vector<AgentId>();
+    is_rejoining_ = std::ranges::any_of(absent, [&](const AgentId& peer) { return peer != session->peer(); });
     if (dialled) dial_ended(Error(ErrorKind::shut_down, "the peer is shutting down"));
     return;
   }

@@ -315,7 +315,7 @@ void Session::enter(std::shared_ptr<PendingCall> call) {
   if (call->only() != nullptr && *call->only() != peer_)
     return call->lose(ErrorKind::peer_lost,
                       to_string(*call->only()) + " is gone: " + to_string(peer_) + " has replaced it");
-  if (is_leaving_ && !call->control()) return call->lose(ErrorKind::shut_down, "the peer is shutting down");
+  if (is_leaving_ && !call->control()) return refuse(call);
   if (state_ == State::absent && call->fail_fast())
     return call->lose(ErrorKind::unavailable, "the connection is lost");
   const bool is_open = state_ == State::connected;
@@ -325,21 +325,31 @@ void Session::enter(std::shared_ptr<PendingCall> call) {
   calls_.hold(std::move(call));
 }
 
-// The peer is gone. A call that was not sent, and that waits until its peer is ready, waits for the next
-// incarnation.
+// A call that was not sent, and that waits until its peer is ready, waits for the next incarnation. false: it
+// does not wait.
+bool Session::pass_on(const std::shared_ptr<PendingCall>& call) {
+  if (!call->wait_for_ready() || call->only() != nullptr || core_->ended() || core_->job_ended())
+    return false;
+  call->clear_timer();
+  call->route()->submit(call);
+  return true;
+}
+
+// The peer is gone.
 void Session::drop(const std::shared_ptr<PendingCall>& call) {
-  if (call->wait_for_ready() && call->only() == nullptr && !core_->ended() && !core_->job_ended()) {
-    call->clear_timer();
-    return call->route()->submit(call);
-  }
-  call->lose(cause_, why_over_->kind(), why_over_->what());
+  if (!pass_on(call)) call->lose(cause_, why_over_->kind(), why_over_->what());
+}
+
+// The peer accepts no new calls.
+void Session::refuse(const std::shared_ptr<PendingCall>& call) {
+  if (!pass_on(call)) call->lose(ErrorKind::shut_down, "the peer is shutting down");
 }
 
 void Session::dispatch_held() {
   while (state_ == State::connected) {
     const auto call = calls_.next();
     if (call == nullptr) return;
-    dispatch(call);
+    is_leaving_ && !call->control() ? refuse(call) : dispatch(call);
   }
 }
 

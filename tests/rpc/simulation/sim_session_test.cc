@@ -157,6 +157,26 @@ TEST_F(Sessions, NewCallsDoNotUseTheConnectionOfAnAgentThatDrains) {
   EXPECT_EQ(book_->noted, (std::vector<std::int64_t>{7, 9}));
 }
 
+TEST_F(Sessions, ACallHeldDuringAnAbsenceDoesNotGoToAnAgentThatDrains) {
+  auto call = held_call();
+  lose_connection();
+  const rpc::Peer bert = anna_->connect("sim://bert");
+  auto later = bert.with({.wait_for_ready = true}).call<&Book::note>(9);
+  auto other = bert.call<&Book::note>(8);
+  world_.run_for(100ms);
+  auto drained = bert_->drain(1min);
+  world_.network().heal();
+  expect_error([&] { world_.got(std::move(other)); }, ErrorKind::shut_down, rpc::Execution::not_sent);
+  answer_held();
+  EXPECT_EQ(world_.got(std::move(call)), 70);
+  world_.got(std::move(drained));
+  bert_->shut_down();
+  world_.crash(*world_.find("bert"), SimCrash::process);
+  bert_ = &start("bert");
+  EXPECT_EQ(world_.got(std::move(later)), 9);
+  EXPECT_EQ(book_->noted, (std::vector<std::int64_t>{7, 9}));
+}
+
 TEST_F(Sessions, ACallThatFailsFastFailsWithItsConnection) {
   const rpc::Peer bert = start_both();
   world_.got(bert.call<&Book::note>(1));
