@@ -502,6 +502,16 @@ TEST_P(SpinningLoop, RunsJobsThatArriveAtTheEndOfItsPolling) {
   loop.stop();
 }
 
+TEST(AsioLoop, JobsThatWerePostedBeforeStopMayStillMakeTimers) {
+  for (int i = 0; i < 1000; ++i) {
+    AsioLoop loop;
+    bool is_made = false;
+    loop.post([&] { is_made = loop.schedule(loop.now() + 1h, [] {}) != 0; });
+    loop.stop();
+    ASSERT_TRUE(is_made) << i;
+  }
+}
+
 TEST(AsioLoop, ASpinningLoopRunsTimersAndStops) {
   AsioLoop loop(20us);
   Event fired;
