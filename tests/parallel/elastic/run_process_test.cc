@@ -319,7 +319,7 @@ TEST_P(ElasticChaos, SurvivesAcrossHostsWithPacketLoss) {
   const auto lossy = [](const std::string& device) {
     return "nft 'add table inet weft; add chain inet weft input { type filter hook input priority 0; }; "
            "add rule inet weft input iifname " +
-           device + " numgen random mod 100 < 2 counter drop'";
+           device + " numgen inc mod 50 == 7 counter drop'";
   };
   if (!TwoHosts::here(lossy("weft0")) || !hosts.there(lossy("weft1")))
     GTEST_SKIP() << "no `nft` here, or no numgen in the kernel, to lose packets with";
