@@ -52,7 +52,10 @@ bool HandlerPool::prepare_next() {
   if (!may_start()) return false;
   // Without another thread, the job waits until one that blocks has ended.
   if (at_work_ < (joining_ ? 1 : size_) + std::min(blocked_, max_blocking))
-    (void)capture([&]() WEFT_REQUIRES(mutex_) { add_thread(); });
+    (void)capture([this] {
+      mutex_.assume_locked();
+      add_thread();
+    });
   return true;
 }
 
