@@ -9,6 +9,8 @@ import unittest
 import weft
 
 FOLDER = os.path.join(os.path.dirname(__file__), "..", "..", "examples", "python")
+# Of the C++ programs: the variable, or the build tree that has the package.
+PROGRAMS = os.environ.get("WEFT_EXAMPLES", os.path.join(os.path.dirname(weft.__file__), "..", "..", "examples"))
 
 
 class Examples(unittest.TestCase):
@@ -36,7 +38,7 @@ class Examples(unittest.TestCase):
 
     def run_with_cpp(self, name, variables):
         """Runs the C++ program of examples/NAME as rank 0, and its trainer.py as ranks 1 and 2. Returns what they print."""
-        program = os.path.join(os.path.dirname(weft.__file__), "..", "..", "examples", name)
+        program = os.path.abspath(os.path.join(PROGRAMS, name))
         trainer = os.path.join(FOLDER, "..", name, "trainer.py")
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
