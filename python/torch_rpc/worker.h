@@ -23,8 +23,8 @@ namespace weft::torch_rpc {
 class WEFT_EXPORT Worker {
  public:
   // Blocks until all workers have connected. The workers meet through the store of init_rpc() at
-  // options.initMethod, where rank 0 is its server. Throws c10::Error as RpcAgent does, and the store's error
-  // if a worker is missing after options.rpcTimeoutSeconds.
+  // options.initMethod (tcp://HOST:PORT), where rank 0 is its server. Throws c10::Error as RpcAgent does, and
+  // the store's error if a worker is missing after options.rpcTimeoutSeconds.
   Worker(const std::string& name, pytorch::worker_id_t rank, int world_size,
          const RpcBackendOptions& options = environment());
   // Waits until the calls that it serves have ended, at most 5 s.

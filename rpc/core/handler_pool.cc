@@ -50,7 +50,8 @@ void HandlerPool::post(Callback job) {
 
 bool HandlerPool::prepare_next() {
   if (!may_start()) return false;
-  // Without another thread, the job waits until one that blocks has ended.
+  // During join(), one thread that does not block suffices. If no thread can be added, the job waits until
+  // one that blocks has ended.
   if (at_work_ < (joining_ ? 1 : size_) + std::min(blocked_, max_blocking))
     (void)capture([this] {
       mutex_.assume_locked();

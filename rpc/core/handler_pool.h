@@ -35,7 +35,7 @@ class WEFT_EXPORT HandlerPool final : public Executor {
   void join();
 
   // A scope in which a job may block, for code that cannot suspend: a node of a backward that waits for a
-  // collective. Meanwhile another thread, which the pool then keeps, runs the pool's jobs. If 256 jobs block,
+  // collective. Meanwhile another thread runs the pool's jobs; the pool keeps that thread. If 256 jobs block,
   // or the system has no more threads, later jobs wait until one has ended. executor: the handlers of an
   // agent. If the calling thread is not one of its threads, the scope has no effect.
   class WEFT_EXPORT Blocking {

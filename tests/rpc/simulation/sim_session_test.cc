@@ -104,6 +104,19 @@ class Sessions : public testing::Test {
     world_.got(std::move(drained));
     EXPECT_EQ(book_->noted, std::vector<std::int64_t>{7}) << "it ran once";
   }
+  // Answers the held call, ends the drain of bert and his process, and expects that his next incarnation
+  // serves `later`, and nothing else than these two calls ran.
+  void serves_later(rpc::Future<std::int64_t> call, rpc::Future<void> drained,
+                    rpc::Future<std::int64_t> later) {
+    answer_held();
+    EXPECT_EQ(world_.got(std::move(call)), 70);
+    world_.got(std::move(drained));
+    bert_->shut_down();
+    world_.crash(*world_.find("bert"), SimCrash::process);
+    bert_ = &start("bert");
+    EXPECT_EQ(world_.got(std::move(later)), 9);
+    EXPECT_EQ(book_->noted, (std::vector<std::int64_t>{7, 9}));
+  }
   bool noted(std::size_t calls) {
     return world_.run_until([&] { return book_->noted.size() == calls; }, 1min);
   }
@@ -147,14 +160,7 @@ TEST_F(Sessions, NewCallsDoNotUseTheConnectionOfAnAgentThatDrains) {
     expect_error([&] { world_.got(bert.call<&Book::note>(8)); }, ErrorKind::shut_down,
                  rpc::Execution::not_sent);
   EXPECT_LE(anna_->counts().connections_made, 5U);
-  answer_held();
-  EXPECT_EQ(world_.got(std::move(call)), 70);
-  world_.got(std::move(drained));
-  bert_->shut_down();
-  world_.crash(*world_.find("bert"), SimCrash::process);
-  bert_ = &start("bert");
-  EXPECT_EQ(world_.got(std::move(later)), 9);
-  EXPECT_EQ(book_->noted, (std::vector<std::int64_t>{7, 9}));
+  serves_later(std::move(call), std::move(drained), std::move(later));
 }
 
 TEST_F(Sessions, ACallHeldDuringAnAbsenceDoesNotGoToAnAgentThatDrains) {
@@ -167,14 +173,7 @@ TEST_F(Sessions, ACallHeldDuringAnAbsenceDoesNotGoToAnAgentThatDrains) {
   auto drained = bert_->drain(1min);
   world_.network().heal();
   expect_error([&] { world_.got(std::move(other)); }, ErrorKind::shut_down, rpc::Execution::not_sent);
-  answer_held();
-  EXPECT_EQ(world_.got(std::move(call)), 70);
-  world_.got(std::move(drained));
-  bert_->shut_down();
-  world_.crash(*world_.find("bert"), SimCrash::process);
-  bert_ = &start("bert");
-  EXPECT_EQ(world_.got(std::move(later)), 9);
-  EXPECT_EQ(book_->noted, (std::vector<std::int64_t>{7, 9}));
+  serves_later(std::move(call), std::move(drained), std::move(later));
 }
 
 TEST_F(Sessions, ACallThatFailsFastFailsWithItsConnection) {
