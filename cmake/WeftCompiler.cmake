@@ -57,8 +57,9 @@ if(WEFT_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
-# clang has coroutines, but older releases of Asio do not know it.
+# clang checks the locks (rpc/core/mutex.h). It has coroutines, but older releases of Asio do not know it.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  add_compile_options("$<${weft_host}:-Wthread-safety>")
   add_compile_definitions(ASIO_HAS_CO_AWAIT ASIO_HAS_STD_COROUTINE)
 endif()
 

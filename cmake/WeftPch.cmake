@@ -14,7 +14,9 @@ function(weft_add_pch NAME HEADERS LINK)  # OPTIONS...
   file(CONFIGURE OUTPUT "${source}" CONTENT "static_assert(true);\n")
   add_library(${NAME} OBJECT "${source}")
   target_link_libraries(${NAME} PRIVATE ${LINK})
-  target_compile_options(${NAME} PRIVATE $<${weft_host}:-fpch-preprocess> ${ARGN})
+  # For ccache: what g++ reads is to be preprocessed, and clang's header not to hold a time.
+  target_compile_options(${NAME} PRIVATE "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>"
+                         "$<$<COMPILE_LANG_AND_ID:CXX,Clang>:SHELL:-Xclang -fno-pch-timestamp>" ${ARGN})
   target_precompile_headers(${NAME} PRIVATE ${HEADERS})
   set_target_properties(${NAME} PROPERTIES EXCLUDE_FROM_ALL ON UNITY_BUILD OFF)
 endfunction()

@@ -227,7 +227,7 @@ c10::intrusive_ptr<JitFuture> RpcAgent::send(const pytorch::WorkerInfo& to,
     completed_.notify_all();
   });
   auto future = c10::make_intrusive<JitFuture>(c10::AnyClassType::get());
-  const auto call = std::make_shared<SentCall>(future, timeout, message, std::move(counted));
+  const std::shared_ptr<SentCall> call(new SentCall{future, timeout, message, std::move(counted)});
   RpcMessage sent = to_weft(message, message->tensors());
   rpc::Loop& loop = *agent_.core()->loops().front();
   if (timeout.count() != 0)

@@ -143,8 +143,8 @@ TEST_P(AgentsMatrix, PlainCalls) {
 
 TEST_P(AgentsMatrix, Notifications) {
   both_ways([&](const rpc::Peer& peer, Desk&) { peer.notify<&Desk::note>(filled(bytes())); });
-  for (const auto& [name, desk] : desks_)
-    test::eventually("all arrive at " + name, [&] { return desk->notes == 2; });
+  for (const auto& named : desks_)
+    test::eventually("all arrive at " + named.first, [&] { return named.second->notes == 2; });
   for (const auto& [name, desk] : desks_) EXPECT_EQ(desk->noted, 2 * bytes()) << name;
 }
 

@@ -216,7 +216,7 @@ TEST_P(GroupKills, ADeathInAnyOperationIsNamedToAllSurvivors) {
       if (rank == dead) continue;
       for (auto& [operation, begun] : in_progress[rank]) {
         SCOPED_TRACE(group_operations[operation].name);
-        const auto error = error_of([&] { got(std::move(begun.done)); });
+        const auto error = error_of([&done = begun.done] { got(std::move(done)); });
         if (!error) {
           EXPECT_TRUE(begun.right()) << "rank " << rank;
           continue;

@@ -36,10 +36,10 @@ rpc::Callback FlightWriter::take_all(Source& failed, rpc::Callback written) {
             // dump that was taken last remains. If a file cannot be written, the group's error does not
             // change.
             if (taken.ok())
-              for (const auto& [source, dump] : taken.value()) {
-                if (dump.records.taken < source->written_) continue;
-                source->written_ = dump.records.taken;
-                (void)rpc::capture([&] { return write_flight_dump(source->folder_, dump); });
+              for (const Taken& one : taken.value()) {
+                if (one.dump.records.taken < one.source->written_) continue;
+                one.source->written_ = one.dump.records.taken;
+                (void)rpc::capture([&] { return write_flight_dump(one.source->folder_, one.dump); });
               }
             written();
           });

@@ -70,8 +70,8 @@ TEST_F(NcclCommunicator, CreationThatNcclRefusesReportsWhy) {
 }
 
 TEST_F(NcclCommunicator, AnInvalidRankIsRefused) {
-  for (const auto& [size, rank] : {std::pair{2, 2}, {2, -1}, {0, 0}})
-    EXPECT_EQ(kind_of([&] { return Communicator::create(device(0), {}, size, rank).valid(); }),
+  for (const auto& place : {std::pair{2, 2}, {2, -1}, {0, 0}})
+    EXPECT_EQ(kind_of([&] { return Communicator::create(device(0), {}, place.first, place.second).valid(); }),
               ErrorKind::invalid_argument);
 }
 
