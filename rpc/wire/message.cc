@@ -45,46 +45,51 @@ std::shared_ptr<const ErrorPayload> payload_of(schema::Failure::Reader failure) 
       ErrorPayload{text(type), {reinterpret_cast<const char*>(bytes.begin()), bytes.size()}});
 }
 
-FrameKind kind_of(schema::Header::Which which, FrameKind prefix_kind) {
-  switch (which) {
-    case schema::Header::HELLO:
-      return FrameKind::hello;
-    case schema::Header::REQUEST:
-      return FrameKind::request;
-    case schema::Header::REPLY:
-      return FrameKind::reply;
-    case schema::Header::CANCEL:
-      return FrameKind::cancel;
-    case schema::Header::GOODBYE:
-      return FrameKind::goodbye;
-    case schema::Header::CREDIT:
-      return FrameKind::credit;
-    case schema::Header::RESUME:
-      return FrameKind::resume;
-    case schema::Header::NONE:
-      return prefix_kind == FrameKind::pong || prefix_kind == FrameKind::lane ||
-                     prefix_kind == FrameKind::received
-                 ? prefix_kind
-                 : FrameKind::ping;
-    case schema::Header::UNUSED_LANE:
-      break;
-  }
-  refuse("a header of unknown kind " + std::to_string(static_cast<int>(which)));
-}
+// The kinds of frames by the kind of their header, in the order of message.capnp. The header of a ping is
+// also that of the other kinds without contents.
+constexpr FrameKind kinds_of_headers[] = {FrameKind::ping,   FrameKind::hello,  FrameKind::request,
+                                          FrameKind::reply,  FrameKind::cancel, FrameKind::goodbye,
+                                          FrameKind::credit, FrameKind{},  // unusedLane
+                                          FrameKind::resume};
+static_assert(kinds_of_headers[schema::Header::RESUME] == FrameKind::resume);
 
 void check_kind(schema::Header::Reader header, const Prefix& prefix) {
-  const FrameKind kind = kind_of(header.which(), prefix.kind);
-  if (kind != prefix.kind)
-    refuse("a header of kind " + std::to_string(static_cast<int>(kind)) + ", and a prefix of kind " +
-           std::to_string(static_cast<int>(prefix.kind)));
+  const std::size_t which = header.which();
+  const FrameKind kind = which < std::size(kinds_of_headers) ? kinds_of_headers[which] : FrameKind{};
+  if (kind == FrameKind{}) refuse("a header of unknown kind " + std::to_string(which));
+  if (kind == prefix.kind) return;
+  if (kind == FrameKind::ping && (prefix.kind == FrameKind::pong || prefix.kind == FrameKind::lane ||
+                                  prefix.kind == FrameKind::received))
+    return;
+  refuse("a header of kind " + std::to_string(static_cast<int>(kind)) + ", and a prefix of kind " +
+         std::to_string(static_cast<int>(prefix.kind)));
 }
 
-void check_count(capnp::List<std::uint64_t>::Reader attachments, const Limits& limits) {
-  if (attachments.size() > limits.attachments)
-    throw Error(ErrorKind::resource_exhausted, "a frame of " + std::to_string(attachments.size()) +
+// The sizes of the attachments, checked against the prefix. Checks the kind of the header, too.
+std::vector<std::uint64_t> attachment_sizes(schema::Header::Reader header, const Prefix& prefix,
+                                            const Limits& limits) {
+  check_kind(header, prefix);
+  const auto table = header.getAttachments();
+  if (table.size() > limits.attachments)
+    throw Error(ErrorKind::resource_exhausted, "a frame of " + std::to_string(table.size()) +
                                                    " attachments, and the limit of this agent is " +
                                                    std::to_string(limits.attachments) +
                                                    " (AgentOptions::limits)");
+  std::vector<std::uint64_t> sizes;
+  sizes.reserve(table.size());
+  std::uint64_t body = 0;
+  for (const std::uint64_t size : table) {
+    if (size > prefix.body_bytes)
+      refuse("an attachment of " + std::to_string(size) + " bytes in a body of " +
+             std::to_string(prefix.body_bytes));
+    body += padded(size);
+    if (body > prefix.body_bytes) break;
+    sizes.push_back(size);
+  }
+  if (body != prefix.body_bytes)
+    refuse("attachments of " + std::to_string(body) + " bytes in a body of " +
+           std::to_string(prefix.body_bytes));
+  return sizes;
 }
 
 // part: the request or reply of the message.
@@ -134,43 +139,8 @@ std::vector<std::uint64_t> check_header(const Prefix& prefix,
   if (prefix.body_bytes == 0) return {};  // no memory to allocate; IncomingMessage reads the header anyway
   return checked([&] {
     capnp::FlatArrayMessageReader reader(words(header), reader_options(header.size(), limits));
-    const auto root = reader.getRoot<schema::Header>();
-    check_kind(root, prefix);
-    const auto table = root.getAttachments();
-    check_count(table, limits);
-    std::vector<std::uint64_t> sizes;
-    sizes.reserve(table.size());
-    std::uint64_t body = 0;
-    for (const std::uint64_t size : table) {
-      if (size > prefix.body_bytes)
-        refuse("an attachment of " + std::to_string(size) + " bytes in a body of " +
-               std::to_string(prefix.body_bytes));
-      body += padded(size);
-      if (body > prefix.body_bytes)
-        refuse("attachments of " + std::to_string(body) + " bytes in a body of " +
-               std::to_string(prefix.body_bytes));
-      sizes.push_back(size);
-    }
-    if (body != prefix.body_bytes)
-      refuse("attachments of " + std::to_string(body) + " bytes in a body of " +
-             std::to_string(prefix.body_bytes));
-    return sizes;
+    return attachment_sizes(reader.getRoot<schema::Header>(), prefix, limits);
   });
-}
-
-void check_outgoing(const OutboundFrame& frame, const Limits& limits, const char* whose) {
-  const auto check = [whose](std::uint64_t found, std::uint64_t limit, const char* what) {
-    if (found > limit)
-      throw Error(ErrorKind::resource_exhausted, std::string("a message with ") + std::to_string(found) +
-                                                     what + ": " + whose + " limit is " +
-                                                     std::to_string(limit));
-  };
-  std::uint64_t body = 0;
-  for (const Buffer& attachment : frame.attachments) body += padded(attachment.size());
-  check(frame.head.size() - Prefix::size, limits.header,
-        " bytes of small values (send large ones as tensors or Buffers)");
-  check(frame.attachments.size(), limits.attachments, " tensors or Buffers");
-  check(body, limits.message, " bytes");
 }
 
 OutgoingMessage::OutgoingMessage() : content_([] { return Content(); }) {}
@@ -353,14 +323,8 @@ IncomingMessage::Content::Content(InboundFrame&& f, const Limits& limits)
     : frame(std::move(f)),
       reader(words(frame.header.bytes()), reader_options(frame.header.size(), limits)),
       header(reader.getRoot<schema::Header>()) {
-  if (frame.prefix.body_bytes == 0) {  // not checked by check_header
-    check_kind(header, frame.prefix);
-    const auto table = header.getAttachments();
-    check_count(table, limits);
-    for (const std::uint64_t size : table)
-      if (size != 0) refuse("an attachment of " + std::to_string(size) + " bytes in a body of 0");
-    frame.attachments.resize(table.size());
-  }
+  if (frame.prefix.body_bytes == 0)  // not checked by check_header
+    frame.attachments.resize(attachment_sizes(header, frame.prefix, limits).size());
   if (header.isRequest()) {
     request = header.getRequest();
     arguments = sized(request.getArguments());
@@ -484,13 +448,11 @@ std::optional<ValueReader> IncomingMessage::section(std::string_view key) {
 }
 
 std::optional<std::string> IncomingMessage::unknown_required(
-    const UniqueFunction<bool(std::string_view)>& known) const {
+    UniqueFunction<bool(std::string_view)> known) const {
   return checked([&]() -> std::optional<std::string> {
     for (const auto section : content_->sections) {
       const auto name = section.getKey();
-      if (section.getRequired() &&
-          !const_cast<UniqueFunction<bool(std::string_view)>&>(known)({name.begin(), name.size()}))
-        return text(name);
+      if (section.getRequired() && !known({name.begin(), name.size()})) return text(name);
     }
     return std::nullopt;
   });
@@ -504,10 +466,6 @@ const Buffer& IncomingMessage::attachment(std::uint32_t index) const {
     refuse("attachment " + std::to_string(index) + " does not exist: the frame has " +
            std::to_string(attachments.size()) + " attachments");
   return attachments[index];
-}
-
-std::uint64_t IncomingMessage::bytes() const {
-  return content_->frame.header.size() + content_->frame.prefix.body_bytes;
 }
 
 }  // namespace weft::rpc

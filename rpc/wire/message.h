@@ -203,12 +203,12 @@ class WEFT_EXPORT IncomingMessage {
   bool has_sections() const;
   std::optional<ValueReader> section(std::string_view key);
   // The key of the first required section for which `known` returns false. nullopt: none.
-  std::optional<std::string> unknown_required(const UniqueFunction<bool(std::string_view)>& known) const;
+  std::optional<std::string> unknown_required(UniqueFunction<bool(std::string_view)> known) const;
 
-  std::size_t attachment_count() const;                 // checked against the frame
-  const Buffer& attachment(std::uint32_t index) const;  // throws protocol_error
-  std::uint64_t bytes() const;                          // header and attachments
-  Slots& slots() { return slots_; }                     // data of higher layers
+  std::size_t attachment_count() const;                             // checked against the frame
+  const Buffer& attachment(std::uint32_t index) const;              // throws protocol_error
+  std::uint64_t bytes() const { return prefix().message_bytes(); }  // header and attachments
+  Slots& slots() { return slots_; }                                 // data of higher layers
 
   struct Content;
   Content& content();  // for the sources of this directory

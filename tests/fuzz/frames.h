@@ -1,7 +1,7 @@
 // Streams of frames as fuzz inputs.
 #pragma once
 
-#include <weft/rpc/wire/prefix.h>
+#include <weft/rpc/wire/frame.h>
 
 #include <cstring>
 #include <span>

@@ -1,5 +1,5 @@
 // The prefix of 32 bytes of every frame.
-#include <weft/rpc/wire/prefix.h>
+#include <weft/rpc/wire/frame.h>
 
 #include <algorithm>
 #include <array>

@@ -4,7 +4,7 @@
 // on every machine. Thread-safety: none.
 #pragma once
 
-#include <weft/rpc/wire/prefix.h>
+#include <weft/rpc/wire/frame.h>
 
 #include <algorithm>
 #include <cstring>

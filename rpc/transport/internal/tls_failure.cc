@@ -2,7 +2,7 @@
 
 #include <weft/rpc/security/internal/certificate_names.h>
 #include <weft/rpc/transport/tls_error.h>
-#include <weft/rpc/wire/prefix.h>
+#include <weft/rpc/wire/frame.h>
 
 #include <openssl/sslerr.h>
 

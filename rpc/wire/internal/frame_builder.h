@@ -6,7 +6,7 @@
 #pragma once
 
 #include <weft/rpc/core/buffer.h>
-#include <weft/rpc/wire/prefix.h>
+#include <weft/rpc/wire/frame.h>
 
 #include <capnp/message.h>
 #include <kj/array.h>

@@ -1,10 +1,10 @@
-#include <weft/rpc/wire/prefix.h>
+#include <weft/rpc/wire/frame.h>
 
 #include <array>
 
 #include "tests/support/errors.h"
 
-namespace weft::rpc::prefix_test {
+namespace weft::rpc::frame_test {
 namespace {
 
 using test::kind_of;
@@ -122,4 +122,4 @@ TEST(Prefix, RefusesLargeFramesThatCarryNoCall) {
 }
 
 }  // namespace
-}  // namespace weft::rpc::prefix_test
+}  // namespace weft::rpc::frame_test
