@@ -4,7 +4,7 @@
 
 #include <weft/rpc/core/mutex.h>
 #include <weft/rpc/transport/address.h>
-#include <weft/rpc/wire/render.h>
+#include <weft/rpc/wire/value.h>
 
 #include <sstream>
 

@@ -157,4 +157,9 @@ class WEFT_EXPORT ValueReader {
   mutable bool opened_ = false;
 };
 
+// Returns the value as canonical text. Equal values have equal texts. The text of an attachment is its size
+// and checksum. The text is used to compare the arguments of two calls, and in messages for users. Throws the
+// errors of ValueReader.
+WEFT_EXPORT std::string render(const ValueReader& value);
+
 }  // namespace weft::rpc

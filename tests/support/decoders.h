@@ -3,7 +3,7 @@
 #pragma once
 
 #include <weft/rpc/transport/frame_reader.h>
-#include <weft/rpc/wire/render.h>
+#include <weft/rpc/wire/value.h>
 
 #include <functional>
 

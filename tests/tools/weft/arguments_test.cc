@@ -1,6 +1,6 @@
 #include "tools/weft/arguments.h"
 
-#include <weft/rpc/wire/render.h>
+#include <weft/rpc/wire/value.h>
 
 #include <gtest/gtest.h>
 

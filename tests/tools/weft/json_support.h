@@ -1,7 +1,7 @@
 // Sends JSON in a message, and prints the values of received messages as JSON.
 #pragma once
 
-#include <weft/rpc/wire/render.h>
+#include <weft/rpc/wire/value.h>
 
 #include <gtest/gtest.h>
 
