@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <queue>
@@ -15,6 +16,8 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::size_t served_lanes = 100'000;  // their numbers begin here, above those of the calls made
+
+std::int64_t now() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
 std::string json_text(std::string_view text) {
   std::string out = "\"";
@@ -52,12 +55,9 @@ std::string micros(std::int64_t nanoseconds) {
 class Drawing {
  public:
   explicit Drawing(const std::vector<AgentSpans>& agents) {
-    bool first = true;
     for (const auto& agent : agents)
       for (const Span& span : agent.spans) {
-        const std::int64_t begin = span.begin - agent.clock.ahead;
-        origin_ = first ? begin : std::min(origin_, begin);
-        first = false;
+        origin_ = std::min(origin_, span.begin - agent.clock.ahead);
         (span.served ? answered_ : made_).insert(span.served ? span.parent : span.id);
       }
   }
@@ -118,7 +118,7 @@ class Drawing {
           ",\"ts\":" + micros(begin));
   }
 
-  std::int64_t origin_ = 0;
+  std::int64_t origin_ = std::numeric_limits<std::int64_t>::max();  // the begin of the first span
   std::set<std::uint64_t> made_, answered_;  // calls with a span of the caller; of the callee
   std::string events_;
 };
@@ -185,6 +185,29 @@ std::vector<std::size_t> nested_lanes_of(const std::vector<Span>& spans) {
   for (const std::size_t i : order)
     if (within[i] != nowhere) lanes[i] = lanes[within[i]];
   return lanes;
+}
+
+ClockOffset clock_offset(const std::vector<ClockSample>& samples) {
+  if (samples.empty())
+    throw Error(ErrorKind::invalid_argument, "clock_offset: no samples, expected at least one");
+  const auto best = std::min_element(samples.begin(), samples.end(), [](const auto& a, const auto& b) {
+    return a.received - a.sent < b.received - b.sent;
+  });
+  const std::int64_t half = (best->received - best->sent) / 2;
+  return {best->other - (best->sent + half), half};
+}
+
+ClockOffset measure_clock(const Peer& peer, std::size_t rounds) {
+  std::vector<ClockSample> samples;
+  for (std::size_t i = 0; i < std::max<std::size_t>(rounds, 1); ++i) {
+    ClockSample sample;
+    sample.sent = now();
+    const DynamicReply reply = call_by_name(peer, clock_method, 0, nullptr).get();
+    sample.received = now();
+    sample.other = Codec<std::int64_t>::decode(reply.result());
+    samples.push_back(sample);
+  }
+  return clock_offset(samples);
 }
 
 AgentSpans collect_spans(const Peer& peer) {

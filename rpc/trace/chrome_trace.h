@@ -2,16 +2,39 @@
 // and chrome://tracing. Each agent is a process. An arrow connects the caller's span of a call with the
 // callee's span. Work (operators) is nested in its call.
 //
-// Thread-safety: values; collect_spans() blocks, so do not call it on the agents' own threads.
+// Thread-safety: values; collect_spans() and measure_clock() block, so do not call them on the agents' own
+// threads.
 #pragma once
 
-#include <weft/rpc/trace/clock_offset.h>
+#include <weft/rpc/endpoint/peer.h>
 #include <weft/rpc/trace/span.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace weft::rpc {
+
+// The difference between another agent's clock and this agent's clock. It is estimated from the midpoint of a
+// round trip (Cristian's algorithm), because the other agent reads its clock between the departure of the
+// request and the arrival of the reply.
+struct ClockOffset {
+  std::int64_t ahead = 0;      // nanoseconds: the other clock's time minus this clock's
+  std::int64_t uncertain = 0;  // nanoseconds, in both directions: half the round trip
+};
+
+// One round trip, in nanoseconds. sent, received: this agent's clock when the request was sent, and when the
+// reply arrived. other: the other agent's clock in between.
+struct ClockSample {
+  std::int64_t sent = 0, other = 0, received = 0;
+};
+
+// Computes the offset from the shortest round trip. samples: at least one.
+WEFT_EXPORT ClockOffset clock_offset(const std::vector<ClockSample>& samples);
+
+// Calls the peer's `weft.clock` for `rounds` times. Throws the errors of the calls: not_found if the peer has
+// no tracer.
+WEFT_EXPORT ClockOffset measure_clock(const Peer& peer, std::size_t rounds = 16);
 
 // The spans of one incarnation of an agent, and the offset of its clock from the trace's clock.
 struct AgentSpans {

@@ -10,9 +10,7 @@ namespace {
 
 constexpr std::string_view own_methods = "weft.";
 
-std::int64_t nanoseconds(Clock::time_point time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
+std::int64_t count(std::chrono::nanoseconds time) { return time.count(); }
 
 void write_context(OutgoingCall& call, const TraceContext& context) {
   call.set_metadata(traceparent_key, context.traceparent());
@@ -29,22 +27,6 @@ std::optional<TraceContext> context_of(CallContext& call) {
   }
 }
 
-Span span_of(const TraceContext& context, std::uint64_t parent, std::string_view method, bool served,
-             const std::string& peer, std::int64_t begin, std::int64_t end, const std::exception_ptr& error) {
-  return {context.trace_high,
-          context.trace_low,
-          context.span,
-          parent,
-          std::string(method),
-          served,
-          peer,
-          begin,
-          end,
-          span_error(error),
-          false,
-          {}};
-}
-
 }  // namespace
 
 std::string span_error(const std::exception_ptr& error) {
@@ -52,23 +34,27 @@ std::string span_error(const std::exception_ptr& error) {
   return std::string(to_string(error_kind(error, ErrorKind::handler_failed)));
 }
 
-// The span of a call made, from its start to its end, including retries.
-struct Tracer::MadeSpan {
+// A span that has not ended.
+struct Tracer::OpenSpan {
   TraceContext context;  // of this span
   std::uint64_t parent = 0;
   std::int64_t begin = 0;
+};
+
+// The span of a call made, from its start to its end, including retries.
+struct Tracer::MadeSpan : OpenSpan {
   std::string method, peer;
 };
+
+// The span of a call served.
+struct Tracer::ServedSpan : OpenSpan {};
 
 class Tracer::Watch final : public CallWatch {
  public:
   Watch(std::shared_ptr<Tracer> tracer, std::shared_ptr<const MadeSpan> span)
       : tracer_(std::move(tracer)), span_(std::move(span)) {}
   void ended(const std::exception_ptr& error) noexcept override {
-    const MadeSpan& span = *span_;
-    if (span.context.sampled)
-      tracer_->add(span_of(span.context, span.parent, span.method, false, span.peer, span.begin,
-                           tracer_->now(), error));
+    tracer_->end(*span_, span_->method, false, span_->peer, error);
   }
 
  private:
@@ -76,16 +62,7 @@ class Tracer::Watch final : public CallWatch {
   const std::shared_ptr<const MadeSpan> span_;
 };
 
-// The span of a call served.
-struct Tracer::ServedSpan {
-  TraceContext context;  // of this span
-  std::uint64_t parent = 0;
-  std::int64_t begin = 0;
-};
-
 Tracer::Tracer(TracerOptions options) : options_(options), seed_(draw_random()) {}
-
-Tracer::~Tracer() = default;
 
 Layer Tracer::layer() {
   return [self = shared_from_this()](Agent& agent) {
@@ -117,7 +94,7 @@ bool Tracer::traces(std::string_view method) const {
              options_.own_methods.end();
 }
 
-std::int64_t Tracer::now() const { return nanoseconds(loop_->now()); }
+std::int64_t Tracer::now() const { return count(loop_->now().time_since_epoch()); }
 
 TraceContext Tracer::begin_trace() {
   TraceContext context{draw(), draw(), draw(), false, {}};
@@ -130,6 +107,28 @@ TraceContext Tracer::span_under(const std::optional<TraceContext>& parent) {
   TraceContext context = parent ? *parent : begin_trace();
   context.span = draw();
   return context;
+}
+
+Tracer::OpenSpan Tracer::open(const std::optional<TraceContext>& parent, std::int64_t begin) {
+  return {span_under(parent), parent ? parent->span : 0, begin};
+}
+
+void Tracer::end(const OpenSpan& open, std::string_view method, bool served, const std::string& peer,
+                 const std::exception_ptr& error) {
+  const TraceContext& context = open.context;
+  if (context.sampled)
+    add({context.trace_high,
+         context.trace_low,
+         context.span,
+         open.parent,
+         std::string(method),
+         served,
+         peer,
+         open.begin,
+         now(),
+         span_error(error),
+         false,
+         {}});
 }
 
 void Tracer::add(Span span) {
@@ -155,13 +154,8 @@ SpanBatch Tracer::take(std::size_t max_spans) {
 std::unique_ptr<CallWatch> Tracer::calling(OutgoingCall& call, const std::string& peer,
                                            CallContext* serving) {
   if (!traces(call.method())) return nullptr;
-  const ServedSpan* served = serving != nullptr ? serving->slots().find<ServedSpan>() : nullptr;
-  auto span = std::make_shared<MadeSpan>();
-  span->context = span_under(served != nullptr ? std::optional(served->context) : std::nullopt);
-  span->parent = served != nullptr ? served->context.span : 0;
-  span->begin = now();
-  span->method = call.method();
-  span->peer = peer;
+  auto span = std::make_shared<MadeSpan>(MadeSpan{
+      open(serving != nullptr ? trace_of(*serving) : std::nullopt, now()), std::string(call.method()), peer});
   write_context(call, span->context);
   call.slots().put(span);
   return std::make_unique<Watch>(shared_from_this(), std::move(span));
@@ -169,39 +163,30 @@ std::unique_ptr<CallWatch> Tracer::calling(OutgoingCall& call, const std::string
 
 Task<void> Tracer::accept(CallContext& call) {
   if (!traces(call.method())) co_return;
-  const auto caller = context_of(call);
-  auto served = std::make_shared<ServedSpan>();
-  served->context = span_under(caller);
-  served->parent = caller ? caller->span : 0;
-  served->begin =
-      nanoseconds(static_cast<const IncomingCall&>(call).accepted());  // the only subclass of CallContext
-  call.slots().put(std::move(served));
+  // IncomingCall is the only subclass of CallContext.
+  const auto accepted = static_cast<const IncomingCall&>(call).accepted();
+  call.slots().put(
+      std::make_shared<ServedSpan>(ServedSpan{open(context_of(call), count(accepted.time_since_epoch()))}));
 }
 
 void Tracer::answered(CallContext& call, const std::exception_ptr& error) noexcept {
-  const ServedSpan* served = call.slots().find<ServedSpan>();
-  if (served == nullptr || !served->context.sampled) return;
-  add(span_of(served->context, served->parent, call.method(), true, call.peer().id.name, served->begin, now(),
-              error));
+  if (const ServedSpan* served = call.slots().find<ServedSpan>())
+    end(*served, call.method(), true, call.peer().id.name, error);
 }
 
-std::optional<TraceContext> Tracer::context_in(const Slots& slots) {
-  const ServedSpan* served = slots.find<ServedSpan>();
+std::optional<TraceContext> trace_of(CallContext& call) {
+  const auto* served = call.slots().find<Tracer::ServedSpan>();
   return served != nullptr ? std::optional(served->context) : std::nullopt;
 }
 
-void Tracer::put_under(OutgoingCall& call, const TraceContext& context) {
-  TraceContext own = context;
-  if (MadeSpan* span = call.slots().find<MadeSpan>()) {
-    span->parent = context.span;
+void Under::apply(OutgoingCall& call) const {
+  TraceContext own = context_;
+  if (auto* span = call.slots().find<Tracer::MadeSpan>()) {
+    span->parent = context_.span;
     own.span = span->context.span;
     span->context = own;
   }
   write_context(call, own);
 }
-
-std::optional<TraceContext> trace_of(CallContext& call) { return Tracer::context_in(call.slots()); }
-
-void Under::apply(OutgoingCall& call) const { Tracer::put_under(call, context_); }
 
 }  // namespace weft::rpc

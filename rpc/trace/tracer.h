@@ -35,7 +35,6 @@ struct TracerOptions {
 class WEFT_EXPORT Tracer final : public Interceptor, public std::enable_shared_from_this<Tracer> {
  public:
   explicit Tracer(TracerOptions options = {});
-  ~Tracer() override;
 
   // The layer that installs the tracer into one agent, and serves `weft.spans` and `weft.clock` there. A
   // second installation throws failed_precondition.
@@ -51,20 +50,22 @@ class WEFT_EXPORT Tracer final : public Interceptor, public std::enable_shared_f
   std::int64_t now() const;  // the time of the clock of spans; call it after installation
   void add(Span span);
 
-  // For trace_of and Under.
-  static std::optional<TraceContext> context_in(const Slots& slots);
-  static void put_under(OutgoingCall& call, const TraceContext& context);
-
   Task<void> accept(CallContext& call) override;
   void answered(CallContext& call, const std::exception_ptr& error) noexcept override;
   std::unique_ptr<CallWatch> calling(OutgoingCall& call, const std::string& peer,
                                      CallContext* serving) override;
 
  private:
+  friend std::optional<TraceContext> trace_of(CallContext& call);
+  friend class Under;
+  struct OpenSpan;
   struct MadeSpan;
   class Watch;
   struct ServedSpan;
 
+  OpenSpan open(const std::optional<TraceContext>& parent, std::int64_t begin);
+  void end(const OpenSpan& open, std::string_view method, bool served, const std::string& peer,
+           const std::exception_ptr& error);
   std::uint64_t draw();  // never 0
   TraceContext begin_trace();
 

@@ -1,6 +1,6 @@
 #include <weft/rpc/trace/tracer.h>
 
-#include <weft/rpc/trace/clock_offset.h>
+#include <weft/rpc/trace/chrome_trace.h>
 
 #include <algorithm>
 
