@@ -6,7 +6,6 @@
 // the next job. Thread-safe; do not call join() on its threads.
 #pragma once
 
-#include <weft/rpc/core/exception_sink.h>
 #include <weft/rpc/core/executor.h>
 #include <weft/rpc/core/loop.h>
 #include <weft/rpc/core/mutex.h>

@@ -5,7 +5,6 @@
 // AsioLoop is the implementation for production; simulations have a loop with their own clock and order.
 #pragma once
 
-#include <weft/rpc/core/exception_sink.h>
 #include <weft/rpc/core/executor.h>
 
 #include <asio/execution_context.hpp>

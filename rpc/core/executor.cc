@@ -1,4 +1,4 @@
-#include <weft/rpc/core/exception_sink.h>
+#include <weft/rpc/core/executor.h>
 
 #include <weft/rpc/core/error.h>
 
