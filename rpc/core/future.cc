@@ -12,17 +12,13 @@ void Latch::open() {
   opened_.notify_all();
 }
 
-void Latch::wait() {
-  MutexLock lock(mutex_);
-  opened_.wait(lock, [this]() WEFT_REQUIRES(mutex_) { return open_; });
-}
-
 bool Latch::wait_for(std::chrono::nanoseconds timeout) {
+  MutexLock lock(mutex_);
+  const auto is_open = [this]() WEFT_REQUIRES(mutex_) { return open_; };
   // More than a year is treated as no timeout, because a later point in time may overflow in the system's
   // clock.
-  if (timeout > std::chrono::hours{24 * 365}) return wait(), true;
-  MutexLock lock(mutex_);
-  return opened_.wait_for(lock, timeout, [this]() WEFT_REQUIRES(mutex_) { return open_; });
+  if (timeout > std::chrono::hours{24 * 365}) return opened_.wait(lock, is_open), true;
+  return opened_.wait_for(lock, timeout, is_open);
 }
 
 void continuation_threw(const Loop* loop, ExceptionSink* exceptions) noexcept {

@@ -101,30 +101,11 @@ class FutureState {
   Continuation continuation_;
 };
 
-template <class T>
-struct Flatten {
-  using Type = T;
-};
-template <class T>
-struct Flatten<Result<T>> {
-  using Type = T;
-};
-
-// The value, Result or exception of a continuation.
-template <class Next, class F, class T>
-Result<Next> outcome_of(F& f, Result<T>&& result) {
-  try {
-    return f(std::move(result));
-  } catch (...) {
-    return std::current_exception();
-  }
-}
-
 // Wakes one blocked thread.
 class WEFT_EXPORT Latch {
  public:
   void open();
-  void wait();
+  void wait() { wait_for(std::chrono::nanoseconds::max()); }
   bool wait_for(std::chrono::nanoseconds timeout);  // false: the timeout has expired
 
  private:
@@ -175,17 +156,16 @@ template <class T>
 class Promise {
  public:
   Promise() : state_(std::make_shared<detail::FutureState<T>>()) {}
-  // loop: the loop that completes the promise. On its thread, a get() that would block throws.
-  explicit Promise(std::shared_ptr<const Loop> loop) : Promise() { state_->loop = std::move(loop); }
-  // A promise without a loop. exceptions: receives the exceptions of continuations (Executor::exceptions()).
-  explicit Promise(std::shared_ptr<ExceptionSink> exceptions) : Promise() {
+  // loop: the loop that completes the promise. On its thread, a get() that would block throws. exceptions:
+  // receives the exceptions of continuations; null: the loop's sink. For a future that follows from another
+  // one: pass that future's loop() and exceptions().
+  explicit Promise(std::shared_ptr<const Loop> loop, std::shared_ptr<ExceptionSink> exceptions = nullptr)
+      : Promise() {
+    state_->loop = std::move(loop);
     state_->exceptions = std::move(exceptions);
   }
-  // For a future that follows from another one: pass that future's loop() and exceptions().
-  Promise(std::shared_ptr<const Loop> loop, std::shared_ptr<ExceptionSink> exceptions)
-      : Promise(std::move(loop)) {
-    state_->exceptions = std::move(exceptions);
-  }
+  // A promise without a loop. exceptions: Executor::exceptions().
+  explicit Promise(std::shared_ptr<ExceptionSink> exceptions) : Promise(nullptr, std::move(exceptions)) {}
   Promise(Promise&&) noexcept = default;
   Promise& operator=(Promise&& other) noexcept {
     abandon();
@@ -249,14 +229,7 @@ class [[nodiscard]] Future {
   // A future whose value is the result, or the error: `Result<T> result = co_await future.as_result();` does
   // not throw. cancel() of the returned future cancels the operation.
   Future<Result<T>> as_result() && {
-    held();
-    auto state = std::exchange(state_, nullptr);
-    Promise<Result<T>> promise = follow<Result<T>>(state);
-    Future<Result<T>> next = promise.future();
-    state->consume([promise = std::move(promise)](Result<T>&& result) mutable {
-      promise.complete(Result<Result<T>>(std::move(result)));
-    });
-    return next;
+    return then([](Result<T>&& result) { return Result<Result<T>>(std::move(result)); });
   }
 
   // f receives the Result<T> and must not block. It runs on the thread that completes the future, or within
@@ -274,7 +247,7 @@ class [[nodiscard]] Future {
       Promise<Next> promise = follow<Next>(state);
       Future<Next> next = promise.future();
       state->consume([f = std::move(f), promise = std::move(promise)](Result<T>&& result) mutable {
-        promise.complete(detail::outcome_of<Next>(f, std::move(result)));
+        promise.complete(capture([&] { return f(std::move(result)); }));
       });
       return next;
     }
@@ -301,7 +274,7 @@ class [[nodiscard]] Future {
       Future<Next> next = promise.future();
       then([&executor, f = std::move(f), promise = std::move(promise)](Result<T>&& result) mutable {
         executor.post([f = std::move(f), promise = std::move(promise), result = std::move(result)]() mutable {
-          promise.complete(detail::outcome_of<Next>(f, std::move(result)));
+          promise.complete(capture([&] { return f(std::move(result)); }));
         });
       });
       return next;

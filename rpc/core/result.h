@@ -51,15 +51,28 @@ class Result {
   std::exception_ptr error_;
 };
 
-// Runs f and returns its value or its exception.
-template <class F, class T = std::invoke_result_t<F>>
+namespace detail {
+
+template <class T>
+struct Flatten {
+  using Type = T;
+};
+template <class T>
+struct Flatten<Result<T>> {
+  using Type = T;
+};
+
+}  // namespace detail
+
+// Runs f and returns its value, Result or exception.
+template <class F, class T = typename detail::Flatten<std::invoke_result_t<F>>::Type>
 Result<T> capture(F&& f) {
   try {
-    if constexpr (std::is_void_v<T>) {
+    if constexpr (std::is_void_v<std::invoke_result_t<F>>) {
       std::forward<F>(f)();
       return Result<void>{};
     } else {
-      return Result<T>(std::forward<F>(f)());
+      return std::forward<F>(f)();
     }
   } catch (...) {
     return Result<T>(std::current_exception());
