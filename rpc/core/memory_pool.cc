@@ -7,9 +7,11 @@
 #include <atomic>
 #include <bit>
 #include <cstdlib>
-#include <list>
+#include <iterator>
 #include <map>
 #include <new>
+#include <set>
+#include <utility>
 #include <vector>
 
 namespace weft::rpc {
@@ -34,55 +36,50 @@ struct MemoryPool::State {
     std::size_t size;
     std::byte* memory;
   };
-  using Age = std::list<FreeBlock>;
 
   explicit State(std::uint64_t max) : max_kept(max) {}
   ~State() {
-    for (const FreeBlock& block : by_age) std::free(block.memory);
+    for (const auto& [age, block] : by_age) std::free(block.memory);
   }
 
+  // The newest block of that size, or null.
   std::byte* take(std::size_t size) {
     MutexLock lock(mutex);
-    const auto found = by_size.find(size);
-    if (found == by_size.end()) {
+    const auto after = by_size.lower_bound({size + 1, 0});
+    if (after == by_size.begin() || std::prev(after)->first != size) {
       ++counts.misses;
       return nullptr;
     }
     ++counts.hits;
-    std::byte* memory = found->second.back()->memory;
-    by_age.erase(found->second.back());
-    found->second.pop_back();
-    if (found->second.empty()) by_size.erase(found);
-    counts.kept_bytes -= size;
-    return memory;
+    return remove(std::prev(after)->second);
   }
 
   void give_back(std::size_t size, std::byte* memory) {
     std::vector<std::byte*> excess;
     {
       MutexLock lock(mutex);
-      by_size[size].push_back(by_age.insert(by_age.end(), {size, memory}));
+      by_age.emplace(++last, FreeBlock{size, memory});
+      by_size.emplace(size, last);
       counts.kept_bytes += size;
-      while (counts.kept_bytes > max_kept) excess.push_back(drop_oldest());
+      while (counts.kept_bytes > max_kept) excess.push_back(remove(by_age.begin()->first));
     }
     for (std::byte* block : excess) std::free(block);
   }
 
-  std::byte* drop_oldest() WEFT_REQUIRES(mutex) {
-    const FreeBlock oldest = by_age.front();
-    const auto same = by_size.find(oldest.size);
-    std::erase(same->second, by_age.begin());
-    if (same->second.empty()) by_size.erase(same);
-    by_age.pop_front();
-    counts.kept_bytes -= oldest.size;
-    return oldest.memory;
+  std::byte* remove(std::uint64_t number) WEFT_REQUIRES(mutex) {
+    const FreeBlock block = by_age.extract(number).mapped();
+    by_size.erase({block.size, number});
+    counts.kept_bytes -= block.size;
+    return block.memory;
   }
 
   const std::uint64_t max_kept;
   std::atomic<std::uint64_t> lent_bytes{0};
   mutable Mutex mutex;
-  Age by_age WEFT_GUARDED_BY(mutex);  // the oldest first
-  std::map<std::size_t, std::vector<Age::iterator>> by_size WEFT_GUARDED_BY(mutex);
+  // Blocks have numbers in the order in which they were given back.
+  std::uint64_t last WEFT_GUARDED_BY(mutex) = 0;
+  std::map<std::uint64_t, FreeBlock> by_age WEFT_GUARDED_BY(mutex);
+  std::set<std::pair<std::size_t, std::uint64_t>> by_size WEFT_GUARDED_BY(mutex);
   Counts counts WEFT_GUARDED_BY(mutex);
 };
 
