@@ -2,10 +2,9 @@
 // incarnation.
 #pragma once
 
-#include <weft/rpc/core/export.h>
-
 #include <compare>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <string>
 
@@ -18,7 +17,12 @@ struct AgentId {
   friend auto operator<=>(const AgentId&, const AgentId&) = default;
 };
 
-WEFT_EXPORT std::string to_string(const AgentId& id);  // "worker1#3f2a9c04"
+// "worker1#3f2a9c04"
+inline std::string to_string(const AgentId& id) {
+  char tail[20];
+  std::snprintf(tail, sizeof tail, "#%08llx", static_cast<unsigned long long>(id.incarnation >> 32));
+  return id.name + tail;
+}
 
 }  // namespace weft::rpc
 

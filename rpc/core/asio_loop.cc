@@ -27,6 +27,7 @@
 
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/sysinfo.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -406,7 +407,9 @@ struct AsioLoop::State : std::enable_shared_from_this<State> {
 
 AsioLoop::AsioLoop(std::optional<std::chrono::nanoseconds> spin)
     : state_(std::make_shared<State>(exceptions())), context_(state_->context), own_(true) {
-  state_->policy = SpinPolicy(spin, online_cpus());
+  // All online CPUs, even if the calling thread may not use all of them, because a peer may run on the other
+  // CPUs. If the loop and the peer share one CPU, the yields detect this.
+  state_->policy = SpinPolicy(spin, static_cast<unsigned>(::get_nprocs()));
   thread_ = std::thread([state = state_] {
     OwnedThread mark;
     state->run_thread();

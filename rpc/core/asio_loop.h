@@ -21,7 +21,7 @@
 
 namespace weft::rpc {
 
-class WEFT_EXPORT AsioLoop final : public Loop, public std::enable_shared_from_this<AsioLoop> {
+class WEFT_EXPORT AsioLoop final : public Loop {
  public:
   // A loop with its own io_context and thread. spin: how long the loop polls before it blocks; nullopt:
   // adaptive.

@@ -31,10 +31,7 @@ class IdMap {
   // Inserts an entry. The id must not exist in the map.
   void insert(std::uint64_t id, T value) {
     if (4 * (size_ + 1) > 3 * slots_.size()) resize(slots_.empty() ? smallest : 2 * slots_.size());
-    Slot& slot = slots_[place_of(id)];
-    slot.id = id;
-    slot.used = true;
-    slot.value = std::move(value);
+    place(id, std::move(value));
     ++size_;
   }
   std::optional<T> take(std::uint64_t id) {
@@ -94,13 +91,14 @@ class IdMap {
   }
   void resize(std::size_t slots) {
     std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(slots));
-    for (Slot& slot : old) {
-      if (!slot.used) continue;
-      Slot& place = slots_[place_of(slot.id)];
-      place.id = slot.id;
-      place.used = true;
-      place.value = std::move(slot.value);
-    }
+    for (Slot& slot : old)
+      if (slot.used) place(slot.id, std::move(slot.value));
+  }
+  void place(std::uint64_t id, T&& value) {
+    Slot& slot = slots_[place_of(id)];
+    slot.id = id;
+    slot.used = true;
+    slot.value = std::move(value);
   }
 
   const std::uint64_t seed_;

@@ -1,7 +1,5 @@
 #include <weft/rpc/core/spin_policy.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 
 namespace weft::rpc {
@@ -57,11 +55,6 @@ void SpinPolicy::missed() {
 
 void SpinPolicy::slept(Duration duration) {
   if (duration < 2 * bound_) found();  // the duration includes the wake-up
-}
-
-unsigned online_cpus() {
-  const long count = ::sysconf(_SC_NPROCESSORS_ONLN);
-  return count > 0 ? static_cast<unsigned>(count) : 1;
 }
 
 }  // namespace weft::rpc

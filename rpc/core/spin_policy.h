@@ -72,8 +72,4 @@ class WEFT_EXPORT SpinPolicy {
   std::uint32_t skips_ = 0;    // waits without polling that remain
 };
 
-// The number of the machine's online CPUs, even if the calling thread may not use all of them, because a peer
-// may run on the other CPUs. If the loop and the peer share one CPU, the yields detect this.
-WEFT_EXPORT unsigned online_cpus();
-
 }  // namespace weft::rpc

@@ -3,9 +3,11 @@
 // system.
 #pragma once
 
-#include <weft/rpc/core/export.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
+#include <system_error>
 
 namespace weft::rpc {
 
@@ -20,7 +22,12 @@ constexpr std::uint64_t split_mix(std::uint64_t x) {
 }
 
 // A number from the random source of the system, which is not the same on every machine.
-WEFT_EXPORT std::uint64_t draw_random();
+inline std::uint64_t draw_random() {
+  std::uint64_t number = 0;
+  if (::getentropy(&number, sizeof number) != 0)
+    throw std::system_error(errno, std::generic_category(), "getentropy");
+  return number;
+}
 
 // A random number generator; a value. Thread-safety: none.
 class SplitMix64 {
