@@ -251,75 +251,56 @@ struct Form {
 };
 constexpr Form canonical{",", ":", "|", true}, for_users{", ", ": ", " | ", false};
 
-class Printer {
- public:
-  explicit Printer(const Form& form) : form_(form) {}
-
-  void append(const Type& type) {
-    switch (type.kind) {
-      case TypeKind::boolean:
-      case TypeKind::text:
-      case TypeKind::bytes:
-      case TypeKind::nothing:
-      case TypeKind::tensor:
-      case TypeKind::integer:
-      case TypeKind::real:
-        for (const Word& word : words)
-          if (word.kind == type.kind && word.bits == type.bits && word.is_signed == type.is_signed)
-            out += word.name;
-        return;
-      case TypeKind::list:
-        return append_parts(type, "[", "", "]");
-      case TypeKind::map:
-        return append_parts(type, "{", form_.colon, "}");
-      case TypeKind::optional:
-        return append_parts(type, "", "", "?");
-      case TypeKind::tuple:
-        return append_parts(type, "(", form_.comma, ")");
-      case TypeKind::variant:
-        return append_parts(type, "<", form_.bar, ">");
-      case TypeKind::enumeration:
-        return append_parts(type, "enum(", "", ")");
-      case TypeKind::reference:
-        return append_parts(type, "rref<", "", ">");
-      case TypeKind::capnp:
-        out += "capnp(" + std::to_string(type.id) + ')';
-        return;
-      case TypeKind::recursion:
-      case TypeKind::word:
-        out += type.name;
-        return;
-      case TypeKind::record:
-        out += type.name;
-        if (form_.fields) append_parts(type, "{", form_.comma, "}");
-        return;
-    }
-  }
-
-  std::string out;
-
- private:
-  void append_parts(const Type& type, std::string_view open, std::string_view separator,
-                    std::string_view close) {
+void append(std::string& out, const Form& form, const Type& type) {
+  const auto append_parts = [&](std::string_view open, std::string_view separator, std::string_view close) {
     out += open;
     for (std::size_t i = 0; i < type.parts.size(); ++i) {
       if (i != 0) out += separator;
       if (type.kind == TypeKind::record) {
         out += type.fields[i];
-        out += form_.colon;
+        out += form.colon;
       }
-      append(*type.parts[i]);
+      append(out, form, *type.parts[i]);
     }
     out += close;
+  };
+  switch (type.kind) {
+    case TypeKind::list:
+      return append_parts("[", "", "]");
+    case TypeKind::map:
+      return append_parts("{", form.colon, "}");
+    case TypeKind::optional:
+      return append_parts("", "", "?");
+    case TypeKind::tuple:
+      return append_parts("(", form.comma, ")");
+    case TypeKind::variant:
+      return append_parts("<", form.bar, ">");
+    case TypeKind::enumeration:
+      return append_parts("enum(", "", ")");
+    case TypeKind::reference:
+      return append_parts("rref<", "", ">");
+    case TypeKind::capnp:
+      out += "capnp(" + std::to_string(type.id) + ')';
+      return;
+    case TypeKind::recursion:
+    case TypeKind::word:
+      out += type.name;
+      return;
+    case TypeKind::record:
+      out += type.name;
+      if (form.fields) append_parts("{", form.comma, "}");
+      return;
+    default:
+      for (const Word& word : words)
+        if (word.kind == type.kind && word.bits == type.bits && word.is_signed == type.is_signed)
+          out += word.name;
   }
-
-  const Form& form_;
-};
+}
 
 std::string text_in(const Form& form, const Type& type) {
-  Printer printer(form);
-  printer.append(type);
-  return std::move(printer.out);
+  std::string out;
+  append(out, form, type);
+  return out;
 }
 
 }  // namespace
