@@ -1,7 +1,7 @@
 #include "tools/weft/json_tensor.h"
 
-#include <weft/rpc/core/base64.h>
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/job/store/base64.h>
 
 #include <algorithm>
 #include <limits>

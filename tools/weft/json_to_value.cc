@@ -1,5 +1,5 @@
-#include <weft/rpc/core/base64.h>
 #include <weft/rpc/core/error.h>
+#include <weft/rpc/job/store/base64.h>
 
 #include <algorithm>
 #include <cctype>

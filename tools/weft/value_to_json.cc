@@ -1,4 +1,4 @@
-#include <weft/rpc/core/base64.h>
+#include <weft/rpc/job/store/base64.h>
 #include <weft/rpc/wire/message.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include <weft/rpc/job/store/internal/etcd_client.h>
 
-#include <weft/rpc/core/base64.h>
 #include <weft/rpc/core/parse_number.h>
+#include <weft/rpc/job/store/base64.h>
 
 #include <nlohmann/json.hpp>
 
