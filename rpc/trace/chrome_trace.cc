@@ -161,20 +161,19 @@ std::vector<std::size_t> nested_lanes_of(const std::vector<Span>& spans) {
   // A parent precedes its children, except spans of zero length, which then are separate.
   constexpr auto nowhere = static_cast<std::size_t>(-1);
   std::vector<std::size_t> within(spans.size(), nowhere), roots;
-  std::vector<std::int64_t> free_from(spans.size(), 0);  // for each span: the end of its last child so far
-  std::vector<bool> seen(spans.size(), false);
+  // For each span: the end of its last child so far, or its begin. Before its place in `order`, nothing fits.
+  std::vector<std::int64_t> free_from(spans.size(), std::numeric_limits<std::int64_t>::max());
   for (const std::size_t i : order) {
     const Span& span = spans[i];
     const auto parent = span.work ? by_id.find(span.parent) : by_id.end();
-    seen[i] = true;
-    free_from[i] = span.begin;
-    if (parent != by_id.end() && parent->second != i && seen[parent->second] &&
-        span.begin >= free_from[parent->second] && span.end <= spans[parent->second].end) {
+    if (parent != by_id.end() && span.begin >= free_from[parent->second] &&
+        span.end <= spans[parent->second].end) {
       within[i] = parent->second;
       free_from[parent->second] = span.end;
     } else {
       roots.push_back(i);
     }
+    free_from[i] = span.begin;
   }
   std::vector<Span> alone;
   alone.reserve(roots.size());

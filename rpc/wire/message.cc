@@ -377,11 +377,9 @@ HelloInfo IncomingMessage::hello() const {
 }
 
 RequestInfo IncomingMessage::request() const {
-  return checked([&] {
-    const auto& request = content_->request;
-    return RequestInfo{request.getMethod(), request.getSignature(), request.getTimeout(),
-                       request.getAttempt(), request.getAccepted()};
-  });
+  const auto& request = content_->request;
+  return {request.getMethod(), request.getSignature(), request.getTimeout(), request.getAttempt(),
+          request.getAccepted()};
 }
 
 std::optional<Error> IncomingMessage::goodbye() const {

@@ -71,13 +71,10 @@ decltype(auto) checked(F&& f) {
 
 struct ValueAccess {
   template <class T, class Storage>
-  static T& in(Storage& storage) {
+  static auto& in(Storage& storage) {
     static_assert(sizeof(T) <= sizeof(Storage) && alignof(T) <= 8 && std::is_trivially_destructible_v<T>);
-    return *std::launder(reinterpret_cast<T*>(&storage));
-  }
-  template <class T, class Storage>
-  static const T& in(const Storage& storage) {
-    return *std::launder(reinterpret_cast<const T*>(&storage));
+    return *std::launder(
+        reinterpret_cast<std::conditional_t<std::is_const_v<Storage>, const T, T>*>(&storage));
   }
 
   template <class Handle = ValueWriter, class Builder>
