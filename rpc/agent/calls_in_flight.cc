@@ -1,7 +1,7 @@
 #include <weft/rpc/agent/calls_in_flight.h>
 
 #include <weft/rpc/core/log.h>
-#include <weft/rpc/core/mutex.h>
+#include <weft/rpc/core/when_all.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/sessions.h>
 
@@ -47,80 +47,54 @@ ServedCall describe(const IncomingCall& call, const Loop& loop, Clock::time_poin
   return served;
 }
 
-// Each loop adds its calls. The last loop calls done().
-class Collector {
- public:
-  Collector(std::shared_ptr<AgentCore> core, UniqueFunction<void(CallsInFlight)> done,
-            const IncomingCall* omitted)
-      : core_(std::move(core)), done_(std::move(done)), omitted_(omitted) {
-    calls_.name = core_->id().name;
-    calls_.incarnation = core_->id().incarnation;
-    calls_.handler_threads = core_->options().handler_threads;
-    silent_ = core_->loops().size();
+// The calls of one loop; called on that loop. omitted: a call to omit; null: none.
+CallsInFlight calls_of(AgentCore& core, const Loop& loop, const IncomingCall* omitted) {
+  const auto now = loop.now();
+  CallsInFlight part;
+  const auto note = [&](const auto& calls, std::string_view state) {
+    for (const auto& call : calls)
+      if (!call->finished()) part.made.push_back(describe(*call, state, now));
+  };
+  // Iterates over copies of the tables: if a call completes meanwhile, this function may be its last owner,
+  // and the destruction of a call changes the tables.
+  for (const auto& route : core.routes().all())
+    if (route->loop().get() == &loop) note(std::deque(route->waiting()), made_connecting);
+  for (const auto& session : core.sessions().all()) {
+    if (!session->is_at(loop)) continue;
+    note(session->calls().in_flight(), made_sent);
+    note(session->calls().held(), session->is_connected() ? made_held : made_connecting);
+    for (const auto& call : session->served().all())
+      if (call.get() != omitted && !call->answered()) part.served.push_back(describe(*call, loop, now));
   }
+  return part;
+}
 
-  void collect(const Loop& loop) {
-    const auto now = loop.now();
-    std::vector<MadeCall> made;
-    std::vector<ServedCall> served;
-    const auto note = [&](const auto& calls, std::string_view state) {
-      for (const auto& call : calls)
-        if (!call->finished()) made.push_back(describe(*call, state, now));
-    };
-    // Iterates over copies of the tables: if a call completes meanwhile, this function may be its last owner,
-    // and the destruction of a call changes the tables.
-    for (const auto& route : core_->routes().all())
-      if (route->loop().get() == &loop) note(std::deque(route->waiting()), made_connecting);
-    for (const auto& session : core_->sessions().all()) {
-      if (!session->is_at(loop)) continue;
-      note(session->calls().in_flight(), made_sent);
-      note(session->calls().held(), session->is_connected() ? made_held : made_connecting);
-      for (const auto& call : session->served().all())
-        if (call.get() != omitted_ && !call->answered()) served.push_back(describe(*call, loop, now));
-    }
-    MutexLock lock(mutex_);
-    calls_.made.insert(calls_.made.end(), made.begin(), made.end());
-    calls_.served.insert(calls_.served.end(), served.begin(), served.end());
-    if (--silent_ != 0 || !done_) return;
-    auto done = std::exchange(done_, nullptr);
-    CallsInFlight calls = take();
-    lock.unlock();
-    done(std::move(calls));
+// Asks each loop for its calls. If a loop hangs, its future does not complete.
+std::vector<Future<CallsInFlight>> ask_loops(const std::shared_ptr<AgentCore>& core,
+                                             const IncomingCall* omitted) {
+  std::vector<Future<CallsInFlight>> parts;
+  for (const auto& loop : core->loops()) {
+    Promise<CallsInFlight> promise;
+    parts.push_back(promise.future());
+    loop->post([core, omitted, loop = loop.get(), promise = std::move(promise)]() mutable {
+      promise.complete(capture([&] { return calls_of(*core, *loop, omitted); }));
+    });
   }
+  return parts;
+}
 
-  // Returns the calls so far; done() will not be called.
-  CallsInFlight give_up() {
-    MutexLock lock(mutex_);
-    done_ = nullptr;
-    return take();
+// parts: of the loops that have answered.
+CallsInFlight combine(const AgentCore& core, const std::vector<CallsInFlight>& parts) {
+  CallsInFlight all{core.id().name, core.id().incarnation, core.options().handler_threads,
+                    core.loops().size() - parts.size()};
+  for (const CallsInFlight& part : parts) {
+    all.made.insert(all.made.end(), part.made.begin(), part.made.end());
+    all.served.insert(all.served.end(), part.served.begin(), part.served.end());
   }
-
- private:
-  CallsInFlight take() WEFT_REQUIRES(mutex_) {
-    CallsInFlight calls = std::exchange(calls_, {});
-    calls.silent_loops = silent_;
-    const auto older = [](const auto& a, const auto& b) { return a.age > b.age; };
-    std::stable_sort(calls.made.begin(), calls.made.end(), older);
-    std::stable_sort(calls.served.begin(), calls.served.end(), older);
-    return calls;
-  }
-
-  const std::shared_ptr<AgentCore> core_;
-  Mutex mutex_;
-  UniqueFunction<void(CallsInFlight)> done_ WEFT_GUARDED_BY(mutex_);
-  const IncomingCall* const omitted_;
-  CallsInFlight calls_ WEFT_GUARDED_BY(mutex_);
-  std::size_t silent_ WEFT_GUARDED_BY(mutex_) = 0;  // loops that have not answered yet
-};
-
-// Collects the calls of every loop. `done` is called on one of the loops when all loops have answered. If a
-// loop hangs, `done` is never called. omitted: a call to omit; null: none.
-std::shared_ptr<Collector> begin(const std::shared_ptr<AgentCore>& core,
-                                 UniqueFunction<void(CallsInFlight)> done, const IncomingCall* omitted) {
-  auto collector = std::make_shared<Collector>(core, std::move(done), omitted);
-  for (const auto& loop : core->loops())
-    loop->post([collector, loop = loop.get()] { collector->collect(*loop); });
-  return collector;
+  const auto older = [](const auto& a, const auto& b) { return a.age > b.age; };
+  std::stable_sort(all.made.begin(), all.made.end(), older);
+  std::stable_sort(all.served.begin(), all.served.end(), older);
+  return all;
 }
 
 std::string text_of(const CallName& call) { return call.caller + "#" + std::to_string(call.id); }
@@ -134,34 +108,23 @@ std::string time_text(double seconds) {
 }  // namespace
 
 CallsInFlight calls_in_flight(const std::shared_ptr<AgentCore>& core, std::chrono::nanoseconds timeout) {
-  Promise<CallsInFlight> promise;
-  auto future = promise.future();
-  const auto collector = begin(
-      core,
-      [promise = std::move(promise)](CallsInFlight calls) mutable { promise.complete(std::move(calls)); },
-      nullptr);
-  try {
-    return future.get(timeout);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::deadline_exceeded) throw;
-  }
-  CallsInFlight some = collector->give_up();
-  // Without a promise, the future fails. But the last loop may have answered after the timeout.
-  Result<CallsInFlight> late = capture([&] { return future.get(); });
-  return late.ok() ? std::move(late).get() : std::move(some);
+  const auto deadline = later(Clock::now(), timeout);
+  std::vector<CallsInFlight> parts;
+  for (auto& part : ask_loops(core, nullptr)) try {
+      parts.push_back(part.get(std::max(deadline - Clock::now(), Clock::duration::zero())));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::deadline_exceeded) throw;
+    }
+  return combine(*core, parts);
 }
 
 MethodEntry pending_entry() {
   MethodEntry entry = detail::own_entry<CallsInFlight>(pending_method);
   entry.run = [](std::shared_ptr<IncomingCall> call) {
     const auto core = AgentCore::of(*call);
-    const IncomingCall* omitted = call.get();
-    begin(
-        core,
-        [call = std::move(call)](CallsInFlight calls) {
-          detail::answer<CallsInFlight>(*call, std::move(calls));
-        },
-        omitted);
+    when_all(ask_loops(core, call.get())).then([core, call](Result<std::vector<CallsInFlight>>&& parts) {
+      detail::answer<CallsInFlight>(*call, capture([&] { return combine(*core, parts.value()); }));
+    });
   };
   return entry;
 }
