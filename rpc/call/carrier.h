@@ -1,5 +1,5 @@
-// CallRoute: the path to one peer, which sends calls of this agent. Carrier: the session in which a call of a
-// peer arrived, and which sends its reply.
+// CallRoute: the path to one peer, which sends calls of this agent. Carrier: the session that keeps a call of
+// this agent, or in which a call of a peer arrived, and which sends its reply.
 //
 // rpc/endpoint implements both (Route and Session), so that rpc/call depends on no connection. Thread-safety:
 // all functions may be called from any thread, unless stated otherwise.
@@ -15,15 +15,6 @@
 namespace weft::rpc {
 
 class PendingCall;
-
-// The session that keeps a call. It cancels the call at the callee.
-class WEFT_EXPORT CancelTarget {
- public:
-  virtual void cancel(std::uint64_t call_id) = 0;  // notifies the callee; no effect if the call is unknown
-
- protected:
-  ~CancelTarget() = default;
-};
 
 class WEFT_EXPORT CallRoute : public Destination {
  public:
@@ -48,8 +39,10 @@ class WEFT_EXPORT CallRoute : public Destination {
   RetryBudget retry_budget_;
 };
 
-class WEFT_EXPORT Carrier : public CancelTarget {
+class WEFT_EXPORT Carrier {
  public:
+  // Cancels a call of this agent at the callee; no effect if the call is unknown.
+  virtual void cancel(std::uint64_t call_id) = 0;
   virtual bool is_over() const = 0;  // whether the peer is gone
   virtual void check_fits(
       const OutboundFrame& frame) const = 0;  // throws if the frame exceeds a limit of either side

@@ -1,5 +1,4 @@
-// PendingCall: a call that was made and has not ended yet. CallbackCall passes its result to a callback,
-// TypedCall to a future.
+// PendingCall: a call that was made and has not ended yet. CallWith passes its result to a callable.
 //
 // The queue of its route, or its session, owns the call; its timer and its cancel sources do not. The first
 // of them to finish the call decides its result; later ones have no effect. If the owner releases the call
@@ -78,7 +77,7 @@ class WEFT_EXPORT PendingCall {
   };
   // How the frame is sent.
   struct SendTarget {
-    std::weak_ptr<CancelTarget> sent_by;  // the session that keeps the frame
+    std::weak_ptr<Carrier> sent_by;  // the session that keeps the frame
     const AgentId& peer;
     std::uint64_t accepted = 0;  // the number of frames that the session has accepted
   };
@@ -125,7 +124,7 @@ class WEFT_EXPORT PendingCall {
   static constexpr Loop::TimerId timer_over = ~Loop::TimerId{0};
   std::shared_ptr<Loop> timer_loop_;
   std::atomic<Loop::TimerId> timer_{0};  // timer_over once the call has ended
-  std::weak_ptr<CancelTarget> sent_by_;  // constant once the call was sent
+  std::weak_ptr<Carrier> sent_by_;       // constant once the call was sent
   std::atomic<Stage> stage_{
       Stage::waiting};  // one atomic change decides which thread ends the call, and whether it was sent
   // A cancel source of this call, and the id of this call's job there: 0 before it is known, `over` once this
@@ -140,42 +139,42 @@ class WEFT_EXPORT PendingCall {
   const bool within_limits_;
 };
 
-class WEFT_EXPORT CallbackCall final : public PendingCall {
+// Done: (Result<Reply>&&[, const PendingCall&]) -> void. Called once, at the end of the call, on the thread
+// that ended it, and then destroyed.
+template <class Done>
+class CallWith final : public PendingCall {
  public:
-  // Called once, at the end of the call, on the thread that ended it.
-  using Done = UniqueFunction<void(Result<Reply>)>;
-  CallbackCall(OutgoingCall&& call, const CallHost& host, std::shared_ptr<CallRoute> route, Done done)
+  CallWith(OutgoingCall&& call, const CallHost& host, std::shared_ptr<CallRoute> route, Done done)
       : PendingCall(std::move(call), host, std::move(route)), done_(std::move(done)) {}
-  ~CallbackCall() override { drop(); }
+  ~CallWith() override { drop(); }
+  Done& when_done() { return done_; }  // until the call is submitted
 
  private:
-  void done(Result<Reply> result) override { std::exchange(done_, nullptr)(std::move(result)); }
+  void done(Result<Reply> result) override {
+    Done done = std::move(done_);
+    if constexpr (std::is_invocable_v<Done&, Result<Reply>&&, const PendingCall&>) {
+      done(std::move(result), *this);
+    } else {
+      done(std::move(result));
+    }
+  }
   Done done_;
 };
 
 // Completes a promise with the decoded reply. Decode: (Result<Reply>&&[, const PendingCall&]) ->
 // Result<Value>.
 template <class Value, class Decode>
-class TypedCall final : public PendingCall {
- public:
-  TypedCall(OutgoingCall&& call, const CallHost& host, std::shared_ptr<CallRoute> route,
-            Promise<Value>&& promise, Decode decode)
-      : PendingCall(std::move(call), host, std::move(route)),
-        promise_(std::move(promise)),
-        decode_(std::move(decode)) {}
-  ~TypedCall() override { drop(); }
-  Promise<Value>& promise() { return promise_; }  // until the call is submitted
+struct CompletePromise {
+  Promise<Value> promise;
+  Decode decode;
 
- private:
-  void done(Result<Reply> result) override {
-    if constexpr (std::is_invocable_v<Decode&, Result<Reply>&&, const PendingCall&>) {
-      promise_.complete(decode_(std::move(result), *this));
+  void operator()(Result<PendingCall::Reply>&& reply, const PendingCall& call) {
+    if constexpr (std::is_invocable_v<Decode&, Result<PendingCall::Reply>&&, const PendingCall&>) {
+      promise.complete(decode(std::move(reply), call));
     } else {
-      promise_.complete(decode_(std::move(result)));
+      promise.complete(decode(std::move(reply)));
     }
   }
-  Promise<Value> promise_;
-  Decode decode_;
 };
 
 }  // namespace weft::rpc

@@ -30,20 +30,6 @@ std::exception_ptr with_earlier_attempts(const std::exception_ptr& error) {
 
 }  // namespace
 
-class RetriedCall::Attempt final : public PendingCall {
- public:
-  Attempt(OutgoingCall call, const CallHost& host, std::shared_ptr<CallRoute> route,
-          std::shared_ptr<RetriedCall> whole)
-      : PendingCall(std::move(call), host, std::move(route)), whole_(std::move(whole)) {}
-  ~Attempt() override { drop(); }
-
- private:
-  void done(Result<Reply> result) override {
-    std::exchange(whole_, nullptr)->ended(std::move(result), *this);
-  }
-  std::shared_ptr<RetriedCall> whole_;
-};
-
 RetriedCall::RetriedCall(OutgoingCall call, std::shared_ptr<CallHost> host, std::shared_ptr<CallRoute> route,
                          PendingCall::CancelSources sources, Done done)
     : host_(std::move(host)),
@@ -71,7 +57,11 @@ void RetriedCall::attempt() {
     again.message().borrow([self = shared_from_this()] {
       return std::all_of(self->borrowed_.begin(), self->borrowed_.end(), [](auto& same) { return same(); });
     });
-  auto pending = std::make_shared<Attempt>(std::move(again), *host_, route_, shared_from_this());
+  auto ended = [self = shared_from_this()](Result<PendingCall::Reply>&& result, const PendingCall& attempt) {
+    self->ended(std::move(result), attempt);
+  };
+  auto pending =
+      std::make_shared<CallWith<decltype(ended)>>(std::move(again), *host_, route_, std::move(ended));
   bool cancelled = false;
   {
     MutexLock lock(mutex_);

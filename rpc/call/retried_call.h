@@ -29,7 +29,6 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
   std::string title() const;  // as PendingCall::title(); any thread
 
  private:
-  class Attempt;
   void attempt();
   void ended(Result<PendingCall::Reply> result, const PendingCall& attempt);
   // Begin and end the wait between two attempts, on the loop.

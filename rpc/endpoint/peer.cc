@@ -92,9 +92,9 @@ void PeerCalls::add_default_timeout(OutgoingCall& call) const {
   if (!call.deadline || deadline < *call.deadline) call.deadline = deadline;
 }
 
-void PeerCalls::start(OutgoingCall&& call, CallbackCall::Done done) const {
+void PeerCalls::start(OutgoingCall&& call, Done done) const {
   if (!RetriedCall::applies(call))
-    return submit(std::make_shared<CallbackCall>(std::move(call), *core_, route_, std::move(done)));
+    return submit(std::make_shared<CallWith<Done>>(std::move(call), *core_, route_, std::move(done)));
   with_retries(std::move(call), [done = std::move(done)](Result<PendingCall::Reply> reply,
                                                          const PendingCall&) mutable {
     done(std::move(reply));

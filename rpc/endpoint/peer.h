@@ -42,8 +42,10 @@ class WEFT_EXPORT PeerCalls {
   OutgoingCall make(std::string_view method, std::uint64_t id, std::size_t arguments) const;
   // For a call of the program: sets the agent's default timeout if the handle has none.
   void add_default_timeout(OutgoingCall& call) const;
-  // Sends the call, with retries if its options and contents permit them. done: as CallbackCall::Done.
-  void start(OutgoingCall&& call, CallbackCall::Done done) const;
+  // Sends the call, with retries if its options and contents permit them. done: called once, at the end of
+  // the call, on the thread that ended it.
+  using Done = UniqueFunction<void(Result<PendingCall::Reply>)>;
+  void start(OutgoingCall&& call, Done done) const;
 
   // Sends the call like start(), and returns a future of the decoded reply. Decoder: Result<Reply>&& ->
   // Result<Value>.
@@ -51,20 +53,23 @@ class WEFT_EXPORT PeerCalls {
   Future<Value> start_typed(OutgoingCall&& call, Decoder decode) const {
     Promise<Value> promise(route_->loop());
     Future<Value> future = promise.future();
+    using Complete = CompletePromise<Value, Decoder>;
+    Complete complete{std::move(promise), std::move(decode)};
     if (RetriedCall::applies(call)) {
-      retry(std::move(call), std::move(promise), std::move(decode));
-      return future;
+      const auto held = std::make_shared<Complete>(std::move(complete));
+      const auto whole =
+          with_retries(std::move(call), [held](Result<PendingCall::Reply> reply, const PendingCall& attempt) {
+            (*held)(std::move(reply), attempt);
+          });
+      held->promise.on_request(requests<RetriedCall>(whole, &RetriedCall::cancel));
+      whole->begin();
+    } else {
+      auto pending =
+          std::make_shared<CallWith<Complete>>(std::move(call), host(), route_, std::move(complete));
+      pending->when_done().promise.on_request(requests<PendingCall>(
+          pending, [](const std::shared_ptr<PendingCall>& call) { call->route()->cancel(call); }));
+      submit(std::move(pending));
     }
-    auto pending = std::make_shared<TypedCall<Value, Decoder>>(std::move(call), host(), route_,
-                                                               std::move(promise), std::move(decode));
-    pending->promise().on_request([weak = std::weak_ptr<PendingCall>(pending)](WorkRequest request) {
-      auto call = weak.lock();
-      if (call == nullptr) return std::string();
-      if (request == WorkRequest::title) return call->title();
-      call->route()->cancel(call);
-      return std::string();
-    });
-    submit(std::move(pending));
     return future;
   }
 
@@ -91,30 +96,16 @@ class WEFT_EXPORT PeerCalls {
     return call;
   }
 
-  // Sends the call with retries, and completes the promise with the decoded reply.
-  template <class Value, class Decoder>
-  void retry(OutgoingCall call, Promise<Value> promise, Decoder decode) const {
-    struct Held {
-      Promise<Value> promise;
-      Decoder decode;
-    };
-    auto held = std::make_shared<Held>(Held{std::move(promise), std::move(decode)});
-    auto whole =
-        with_retries(std::move(call), [held](Result<PendingCall::Reply> reply, const PendingCall& attempt) {
-          if constexpr (std::is_invocable_v<Decoder&, Result<PendingCall::Reply>&&, const PendingCall&>) {
-            held->promise.complete(held->decode(std::move(reply), attempt));
-          } else {
-            held->promise.complete(held->decode(std::move(reply)));
-          }
-        });
-    held->promise.on_request([weak = std::weak_ptr(whole)](WorkRequest request) {
+  // Handles the requests of the consumers of the call's future.
+  template <class Call, class Cancel>
+  static auto requests(std::weak_ptr<Call> weak, Cancel cancel) {
+    return [weak = std::move(weak), cancel](WorkRequest request) {
       const auto call = weak.lock();
       if (call == nullptr) return std::string();
       if (request == WorkRequest::title) return call->title();
-      call->cancel();
+      std::invoke(cancel, call);
       return std::string();
-    });
-    whole->begin();
+    };
   }
   std::shared_ptr<RetriedCall> with_retries(OutgoingCall call, RetriedCall::Done done) const;
   void submit(std::shared_ptr<PendingCall> call) const;  // once, without retries
