@@ -182,7 +182,7 @@ void RRefLayer::later(rpc::Callback job) {
 void RRefLayer::watch(const rpc::AgentId& agent, rpc::Clock::time_point timeout) {
   if (core_->ended() || agent == self_) return;
   const rpc::Peer to = peer(agent);
-  rpc::OutgoingCall ping = to.calls().make(rpc::ping_method, 0);
+  rpc::OutgoingCall ping = to.calls().make(rpc::Ping::name, 0);
   ping.begin();
   ping.end();
   to.calls().start(std::move(ping), [weak = weak_from_this(), agent, timeout](rpc::Result<Reply> answer) {

@@ -13,7 +13,6 @@
 #include <weft/parallel/elastic/internal/board.h>
 #include <weft/parallel/elastic/internal/state_access.h>
 #include <weft/rpc/call/invoke.h>
-#include <weft/rpc/call/ping.h>
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <ATen/Functions.h>

@@ -27,7 +27,7 @@ void serve_own_methods(MethodTable& methods) {
   MethodEntry list_entry = detail::own_method<std::vector<MethodInfo>>(methods_name, &list);
   list_entry.non_blocking = false;
   methods.serve(std::move(list_entry));
-  methods.serve(detail::own_method<void>(ping_method, [](const IncomingCall&) {}));
+  methods.serve(detail::own_method<void>(Ping::name, [](const IncomingCall&) {}));
   methods.serve(health_entry());
   methods.serve(stats_entry());
   methods.serve(pending_entry());

@@ -10,7 +10,7 @@ CallHost::CallHost(AgentId id, std::shared_ptr<Executor> handlers, const Limits&
       accounts_(std::make_shared<CallAccounts>(limits)),
       hooks_(std::move(interceptors)),
       default_retry_(retry ? std::make_shared<const RetryPolicy>(*retry) : nullptr),
-      default_timeout_(timeout.count()) {}
+      default_timeout_(timeout) {}
 
 void CallHost::set_job_error(const Error& error) {
   MutexLock lock(failure_mutex_);

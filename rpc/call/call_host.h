@@ -34,10 +34,8 @@ class WEFT_EXPORT CallHost {
   }
   // Options of calls that do not set their own.
   const std::shared_ptr<const RetryPolicy>& default_retry() const { return default_retry_; }  // null: none
-  std::chrono::nanoseconds default_timeout() const {
-    return std::chrono::nanoseconds(default_timeout_.load());
-  }
-  void set_default_timeout(std::chrono::nanoseconds limit) { default_timeout_ = limit.count(); }
+  std::chrono::nanoseconds default_timeout() const { return default_timeout_; }
+  void set_default_timeout(std::chrono::nanoseconds limit) { default_timeout_ = limit; }
 
   // Whether the agent refuses new calls of peers, except control calls (MethodEntry::control), because
   // drain() or shut_down() was called.
@@ -69,7 +67,7 @@ class WEFT_EXPORT CallHost {
   MethodTable methods_;
   LayerHooks hooks_;
   const std::shared_ptr<const RetryPolicy> default_retry_;
-  std::atomic<std::chrono::nanoseconds::rep> default_timeout_;
+  std::atomic<std::chrono::nanoseconds> default_timeout_;
   std::atomic<bool> ended_{false};
   std::atomic<bool> job_failed_{false};  // job_error_ is set
   std::atomic<bool> job_ended_{false};

@@ -83,18 +83,15 @@ bool IncomingCall::cancelled() const {
   return was_cancelled();
 }
 
-void IncomingCall::first_cancel_job() {
-  if (deadline_) watch_deadline();
-}
-
 void IncomingCall::cancel_job_threw(const std::exception_ptr& exception) noexcept {
   loop_->exceptions()->take("a callback of on_cancel()", exception);
 }
 
 // The caller also cancels the call at the deadline, but its message may not arrive.
-void IncomingCall::watch_deadline() {
+void IncomingCall::first_cancel_job() {
+  if (!deadline_) return;
   const std::shared_ptr<Loop> loop = loop_;
-  if (!loop->running_here()) return loop->post([self = share()] { self->watch_deadline(); });
+  if (!loop->running_here()) return loop->post([self = share()] { self->first_cancel_job(); });
   deadline_timer_ = loop->schedule(*deadline_, [weak = weak_from_this()] {
     const auto call = std::static_pointer_cast<IncomingCall>(weak.lock());
     if (call == nullptr) return;
@@ -263,11 +260,11 @@ void IncomingCall::fail(std::exception_ptr error) {
   if (sink_ != nullptr) loop_->post([sink = sink_, error] { sink->failed(error); });
 }
 
-void IncomingCall::AllContexts::enter() {
-  for (const auto& context : call_.contexts_) context->enter();
+void IncomingCall::enter() {
+  for (const auto& context : contexts_) context->enter();
 }
-void IncomingCall::AllContexts::leave() {
-  for (auto i = call_.contexts_.rbegin(); i != call_.contexts_.rend(); ++i) (*i)->leave();
+void IncomingCall::leave() {
+  for (auto i = contexts_.rbegin(); i != contexts_.rend(); ++i) (*i)->leave();
 }
 
 }  // namespace weft::rpc

@@ -51,7 +51,7 @@ class WEFT_EXPORT ResultSink {
   virtual void failed(std::exception_ptr error) = 0;
 };
 
-class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
+class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall, private ContextSwitch {
  public:
   // loop: that of the connection over which the call has arrived.
   IncomingCall(std::shared_ptr<CallHost> host, std::shared_ptr<Carrier> carrier, std::shared_ptr<Loop> loop,
@@ -103,7 +103,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   asio::execution_context& asio_context() const { return loop_->context(); }
   // Call it when the handler has returned and the answer is pending.
   void release_object() { object_ = nullptr; }
-  ContextSwitch* context() { return contexts_.empty() ? nullptr : &all_contexts_; }
+  ContextSwitch* context() { return contexts_.empty() ? nullptr : this; }
   bool keeps_result() const { return sink_ != nullptr; }
   // Answer the call. Only the first answer has an effect. keep(): passes the result to the sink, if
   // keeps_result().
@@ -146,17 +146,9 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   void execute();
   void first_cancel_job() override;
   void cancel_job_threw(const std::exception_ptr& exception) noexcept override;
-  void watch_deadline();
-  void give_up_reply();  // the reply was not sent: the parts of the call undo what they wrote to the reply
-  class AllContexts final : public ContextSwitch {
-   public:
-    explicit AllContexts(IncomingCall& call) : call_(call) {}
-    void enter() override;
-    void leave() override;
-
-   private:
-    IncomingCall& call_;
-  };
+  void give_up_reply();   // the reply was not sent: the parts of the call undo what they wrote to the reply
+  void enter() override;  // all contexts
+  void leave() override;
 
   ActiveCall active_;  // destroyed last, because its destructor may complete drain()
   std::shared_ptr<CallHost> host_;
@@ -173,7 +165,6 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall {
   std::vector<std::shared_ptr<IncomingMessage>> sources_;  // the messages that own replaced arguments
   std::vector<std::shared_ptr<CallPart>> parts_;
   std::vector<std::unique_ptr<ContextSwitch>> contexts_;
-  AllContexts all_contexts_{*this};
   std::shared_ptr<ResultSink> sink_;
   UniqueFunction<void(Callback)> admission_;
   std::shared_ptr<void> object_;

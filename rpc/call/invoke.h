@@ -208,20 +208,19 @@ void answer(IncomingCall& call, Result<T>&& result) {
   }
 }
 
-// answer() as a function object, so that code for equal result types is compiled once.
-template <class T>
+// answer() as a function object, so that code for equal result types is compiled once. T may be a layer's
+// wrapper, which contains the result (FutureResult).
 struct Answer {
   std::shared_ptr<IncomingCall> call;
-  void operator()(Result<T>&& result) const { answer(*call, std::move(result)); }
-};
-
-// Answers a call with the result that a layer's wrapper contains (FutureResult).
-template <class Wrapper>
-struct AnswerWithin {
-  std::shared_ptr<IncomingCall> call;
-  void operator()(Result<Wrapper>&& result) const {
-    if (!result.ok()) return call->fail(result.error());
-    answer(*call, capture([&] { return FutureResult<Wrapper>::take(std::move(result).get(), *call); }));
+  template <class T>
+  void operator()(Result<T>&& result) const {
+    if constexpr (std::is_same_v<T, typename FutureResult<T>::Type>) {
+      answer(*call, std::move(result));
+    } else if (result.ok()) {
+      answer(*call, capture([&] { return FutureResult<T>::take(std::move(result).get(), *call); }));
+    } else {
+      call->fail(result.error());
+    }
   }
 };
 
@@ -285,12 +284,6 @@ typename M::Traits::Returned invoke(IncomingCall& call, typename M::Traits::Argu
       arguments);
 }
 
-template <class T>
-void answer_with(Future<T> future, const std::shared_ptr<IncomingCall>& call) {
-  constexpr bool plain = std::is_same_v<T, typename FutureResult<T>::Type>;
-  std::move(future).then(std::conditional_t<plain, Answer<T>, AnswerWithin<T>>{call});
-}
-
 template <class Returned, class Value, class Arguments>
 void run_handler(const std::shared_ptr<IncomingCall>& call, Returned (*invoke)(IncomingCall&, Arguments&)) {
   std::optional<Arguments> arguments = arguments_of<Arguments>(call);
@@ -308,12 +301,12 @@ void run_handler(const std::shared_ptr<IncomingCall>& call, Returned (*invoke)(I
     if (!made.ok()) return call->fail(made.error());
     if constexpr (std::same_as<Returned, Task<Value>>) {
       // The call outlives the coroutine, because the coroutine may refer to the call's context.
-      std::move(made).get().start_here(call->executor(), call->context(), Answer<Value>{call});
+      std::move(made).get().start_here(call->executor(), call->context(), Answer{call});
     } else if constexpr (is_coroutine<Returned>) {
       run_awaitable<Value>(call, std::move(made).get());
     } else {
       call->release_object();
-      answer_with(std::move(made).get(), call);
+      std::move(made).get().then(Answer{call});
     }
   } else {
     Result<Value> result = [&] {

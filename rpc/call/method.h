@@ -51,24 +51,6 @@ struct FutureResult {
 namespace detail {
 
 template <class T>
-struct Unwrapped {
-  using Type = T;
-};
-template <class T>
-struct Unwrapped<Task<T>> {
-  using Type = T;
-};
-template <class T>
-struct Unwrapped<Future<T>> {
-  using Type = typename FutureResult<T>::Type;
-};
-
-template <class T, class AsioExecutor>
-struct Unwrapped<asio::awaitable<T, AsioExecutor>> {
-  using Type = T;
-};
-
-template <class T>
 inline constexpr bool is_coroutine = false;
 template <class T>
 inline constexpr bool is_coroutine<Task<T>> = true;
@@ -79,6 +61,21 @@ template <class T>
 inline constexpr bool is_future = false;
 template <class T>
 inline constexpr bool is_future<Future<T>> = true;
+
+// The type of the result of a handler that returns a T.
+template <class T>
+struct Unwrapped {
+  using Type = T;
+};
+template <class T>
+struct Unwrapped<Future<T>> {
+  using Type = typename FutureResult<T>::Type;
+};
+template <template <class...> class Coroutine, class T, class... More>
+  requires is_coroutine<Coroutine<T, More...>>
+struct Unwrapped<Coroutine<T, More...>> {
+  using Type = T;
+};
 
 // Whether code of the handler continues to run after the handler has returned its result. Streams specialize
 // it.
@@ -144,15 +141,14 @@ struct Constant {};
 // silently share one of their handlers.
 template <class Type, FixedString Name, auto Target, auto... Options>
 struct MethodOf {
+  template <class Option>
+  static constexpr bool has = (std::same_as<std::remove_cv_t<decltype(Options)>, Option> || ...);
   using Traits = HandlerTraits<Type>;
   static constexpr auto target = Target;
   static constexpr std::string_view short_name = Name.view();
-  static constexpr bool is_idempotent =
-      (std::same_as<std::remove_cv_t<decltype(Options)>, Idempotent> || ...);
-  static constexpr bool is_non_blocking =
-      (std::same_as<std::remove_cv_t<decltype(Options)>, NonBlocking> || ...);
-  static constexpr bool is_background =
-      (std::same_as<std::remove_cv_t<decltype(Options)>, Background> || ...);
+  static constexpr bool is_idempotent = has<Idempotent>;
+  static constexpr bool is_non_blocking = has<NonBlocking>;
+  static constexpr bool is_background = has<Background>;
 };
 
 template <class Type, FixedString Name, auto Target, auto... Options>
@@ -254,11 +250,8 @@ struct MethodFor<Target, std::tuple<Items...>> {
 template <class T, auto Target, class TypeOfTarget = decltype(Target)>
 constexpr auto listing_class() {
   using Declaring = typename HandlerTraits<TypeOfTarget>::Object;
-  if constexpr (requires { typename T::Service::Entries; }) {
-    if constexpr (MethodFor<Target, typename T::Service::Entries>::exists)
-      return std::type_identity<T>{};
-    else
-      return std::type_identity<Declaring>{};
+  if constexpr (requires { requires MethodFor<Target, typename T::Service::Entries>::exists; }) {
+    return std::type_identity<T>{};
   } else {
     return std::type_identity<Declaring>{};
   }
@@ -266,23 +259,12 @@ constexpr auto listing_class() {
 
 // The constructor that a service lists, or the default one.
 template <class... Items>
-constexpr auto constructor_of(std::tuple<Items...>*) {
-  constexpr auto pick = []<class First, class... Rest>(auto self, std::tuple<First, Rest...>*) {
-    if constexpr (is_constructor<First>) {
-      return std::type_identity<First>{};
-    } else {
-      return self(self, static_cast<std::tuple<Rest...>*>(nullptr));
-    }
-  };
-  if constexpr ((is_constructor<Items> || ...)) {
-    return pick(pick, static_cast<std::tuple<Items...>*>(nullptr));
-  } else {
-    return std::type_identity<Constructor<>>{};
-  }
-}
+auto constructors_of(std::tuple<Items...>*) -> decltype(std::tuple_cat(
+    std::declval<std::conditional_t<is_constructor<Items>, std::tuple<Items>, std::tuple<>>>()...,
+    std::tuple<Constructor<>>()));
 template <class T>
 using ConstructorOf =
-    typename decltype(constructor_of(static_cast<typename T::Service::Entries*>(nullptr)))::type;
+    std::tuple_element_t<0, decltype(constructors_of(static_cast<typename T::Service::Entries*>(nullptr)))>;
 
 struct NoService {
   using Service = rpc::Service<"">;

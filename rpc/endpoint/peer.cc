@@ -50,12 +50,11 @@ Peer Peer::only(AgentId id) const {
 Future<AgentId> Peer::ready() const {
   if (const auto known = identity(); known && calls_.core()->sessions().is_connected(*known))
     return Future<AgentId>::made(*known);
-  return calls_.ask<void>(ping_method)
-      .then([route = calls_.route()](Result<void>&& reply) -> Result<AgentId> {
-        if (!reply.ok()) return reply.error();
-        if (const auto peer = route->identity()) return *peer;
-        return Error(ErrorKind::peer_lost, route->peer_name() + ": the incarnation that replied is gone");
-      });
+  return calls_.ask<void>(Ping::name).then([route = calls_.route()](Result<void>&& reply) -> Result<AgentId> {
+    if (!reply.ok()) return reply.error();
+    if (const auto peer = route->identity()) return *peer;
+    return Error(ErrorKind::peer_lost, route->peer_name() + ": the incarnation that replied is gone");
+  });
 }
 
 std::optional<AgentId> Peer::identity() const {

@@ -16,8 +16,14 @@ namespace weft::rpc {
 
 class AgentCore;
 
-// A method without effect, which every agent serves.
-inline constexpr std::string_view ping_method = "weft.ping";
+namespace detail {
+
+inline void ping() {}
+
+}  // namespace detail
+
+// A method without effect, which every agent serves. peer.call<Ping>() completes once the peer has answered.
+using Ping = Function<"weft.ping", &detail::ping>;
 
 // The future of a notification, which may be dropped.
 class Notified : public Future<void> {

@@ -38,10 +38,7 @@ std::shared_ptr<Route> RouteTable::find_or_make(const std::string& name, std::ve
 
 std::shared_ptr<Route> RouteTable::to_address(const std::string& address) {
   const Address parsed = Address::parse(address);
-  MutexLock lock(mutex_);
-  auto& route = routes_[parsed.text()];
-  if (route == nullptr) route = make(parsed.text(), {parsed});
-  return route;
+  return find_or_make(parsed.text(), {parsed});
 }
 
 std::shared_ptr<Route> RouteTable::find(const std::string& name) const {

@@ -9,7 +9,6 @@
 #include <weft/parallel/pipeline/remote/internal/pipeline_service.h>
 #include <weft/parallel/schedule/lowering.h>
 #include <weft/parallel/schedule/text.h>
-#include <weft/rpc/call/ping.h>
 #include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/when_all.h>
 

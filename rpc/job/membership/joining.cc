@@ -1,7 +1,6 @@
 #include <weft/rpc/job/membership/joining.h>
 
 #include <weft/rpc/call/invoke.h>
-#include <weft/rpc/call/ping.h>
 #include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/job/membership/job_membership.h>
 #include <weft/rpc/job/store/program_store.h>

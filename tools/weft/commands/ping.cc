@@ -55,7 +55,7 @@ Exit run(Options& options) {
     if (i != 0) std::this_thread::sleep_for(interval);
     client.restart();
     began = rpc::Clock::now();
-    (void)rpc::call_by_name(client.peer(), rpc::ping_method, 0, nullptr).get();
+    (void)rpc::call_by_name(client.peer(), rpc::Ping::name, 0, nullptr).get();
     times.push_back(rpc::Clock::now() - began);
     if (!options.json) {
       std::printf("%llu: %s\n", static_cast<unsigned long long>(i + 1), text_of(times.back()).c_str());
