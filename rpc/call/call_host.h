@@ -6,7 +6,7 @@
 #pragma once
 
 #include <weft/rpc/call/call_accounts.h>
-#include <weft/rpc/call/layer_hooks.h>
+#include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/call/method_table.h>
 #include <weft/rpc/core/mutex.h>
 

@@ -1,4 +1,4 @@
-#include <weft/rpc/call/layer_hooks.h>
+#include <weft/rpc/call/call_hook.h>
 
 #include <weft/rpc/core/when_all.h>
 
