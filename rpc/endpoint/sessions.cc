@@ -1,7 +1,6 @@
 #include <weft/rpc/endpoint/sessions.h>
 
 #include <weft/rpc/core/asio_loop.h>
-#include <weft/rpc/core/recent_map.h>
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <asio/posix/stream_descriptor.hpp>
@@ -18,7 +17,7 @@ namespace {
 // their own limits, because they cost least to invent. A peer beyond a limit counts as gone at once. The
 // absent peers of a healthy agent are at most the peers of a job that it loses within the heartbeat's
 // timeout, for example by a partition.
-constexpr std::size_t max_absent_used = 16384, max_absent_unused = 1024, max_over_unused = 4096;
+constexpr std::size_t max_absent_used = 16384, max_absent_unused = 1024;
 // More bytes than a healthy peer leaves unacknowledged (session.cc).
 constexpr std::uint64_t min_kept = std::uint64_t{8} << 20;
 
@@ -113,20 +112,16 @@ Sessions::Sessions(AgentCore& core, std::uint64_t id_seed, ProcessId own)
 std::shared_ptr<Session> Sessions::open(const AgentId& peer, const std::string& identity,
                                         const ProcessId& process, bool is_kept, const Make& make) {
   MutexLock lock(mutex_);
-  const auto known = names_.find(peer.incarnation);
-  const std::string* owner = peer.incarnation == self_.incarnation ? &self_.name
-                             : known != names_.end()               ? &known->second
-                                                                   : nullptr;
+  const std::string* owner = name_of(peer.incarnation);
   if (owner != nullptr && *owner != peer.name)
     throw Error(ErrorKind::permission_denied, "'" + peer.name + "' states the incarnation of '" + *owner +
                                                   "', expected an incarnation of its own");
   if (peer == self_) return with_itself_.emplace_back(make(++last_number_));
   const auto found = entries_.find(peer);
   if (found == entries_.end()) {
-    const bool was_gone = is_over(peer);
     auto session = make(++last_number_);
     names_.emplace(peer.incarnation, peer.name);
-    entries_.emplace(peer, Entry{session, identity, process, was_gone});
+    entries_.emplace(peer, Entry{session, identity, process});
     return session;
   }
   Entry& entry = found->second;
@@ -202,42 +197,30 @@ std::shared_ptr<Session> Sessions::remove(std::map<AgentId, Entry>::iterator fou
   note_end(*entry.session);
   std::erase_if(closed_, [](const auto& closed) { return closed.expired(); });
   closed_.push_back(entry.session);
-  const std::uint64_t incarnation = found->first.incarnation;
+  const AgentId peer = found->first;
   entries_.erase(found);
-  if (!entry.session->is_kept()) {  // what such a peer may have said ends with its connection
-    names_.erase(incarnation);
-    return entry.session;
-  }
-  if (entry.was_gone) return entry.session;  // it is remembered already
-  const bool used = entry.session->was_used();
-  auto& over = used ? over_used_ : over_unused_;
-  over.push_back(incarnation);
-  if (over.size() > (used ? max_lost_remembered : max_over_unused)) {
-    const auto oldest = names_.find(over.front());
-    over.pop_front();
-    // An incarnation that has connected again is remembered again at its next end.
-    if (const auto again = entries_.find({oldest->second, oldest->first}); again != entries_.end()) {
-      again->second.was_gone = false;
-    } else {
-      names_.erase(oldest);
-    }
-  }
+  names_.erase(peer.incarnation);
+  // What a peer without kept sessions may have said ends with its connection.
+  if (entry.session->is_kept() && over_name_of(peer.incarnation) == nullptr)
+    (entry.session->was_used() ? over_used_ : over_unused_).add(peer.incarnation, peer.name);
   return entry.session;
 }
 
-// An incarnation that is known, but neither connected nor absent, is gone.
-bool Sessions::is_over(const AgentId& peer) const {
-  const auto known = names_.find(peer.incarnation);
-  if (known == names_.end() || known->second != peer.name) return false;
-  const auto found = entries_.find(peer);
-  return found == entries_.end() || found->second.was_gone;
+const std::string* Sessions::over_name_of(std::uint64_t incarnation) const {
+  const auto* used = over_used_.find(incarnation);
+  return used != nullptr ? used : over_unused_.find(incarnation);
+}
+
+const std::string* Sessions::name_of(std::uint64_t incarnation) const {
+  if (incarnation == self_.incarnation) return &self_.name;
+  const auto known = names_.find(incarnation);
+  return known != names_.end() ? &known->second : over_name_of(incarnation);
 }
 
 std::optional<AgentId> Sessions::agent_of(std::uint64_t incarnation) const {
-  if (incarnation == self_.incarnation) return self_;
   MutexLock lock(mutex_);
-  const auto known = names_.find(incarnation);
-  return known == names_.end() ? std::nullopt : std::optional(AgentId{known->second, incarnation});
+  const auto* name = name_of(incarnation);
+  return name == nullptr ? std::nullopt : std::optional(AgentId{*name, incarnation});
 }
 
 void Sessions::end_absence(Entry& entry) {
@@ -284,7 +267,8 @@ bool Sessions::is_absent(const AgentId& peer) const {
 
 bool Sessions::is_gone(const AgentId& peer) const {
   MutexLock lock(mutex_);
-  return is_over(peer);
+  const auto* name = over_name_of(peer.incarnation);
+  return name != nullptr && *name == peer.name;
 }
 
 std::vector<AgentId> Sessions::absent(const std::string& name) const {

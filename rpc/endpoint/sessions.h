@@ -15,9 +15,9 @@
 
 #include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/process_id.h>
+#include <weft/rpc/core/recent_map.h>
 #include <weft/rpc/endpoint/session.h>
 
-#include <deque>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -89,7 +89,6 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
     std::shared_ptr<Session> session;
     std::string identity;
     ProcessId process;
-    bool was_gone = false;                       // an earlier session with this incarnation has ended
     std::shared_ptr<Absence> absence = nullptr;  // null: the peer is connected
     std::size_t* counted_in = nullptr;
   };
@@ -103,7 +102,9 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   Named named(const std::string& name) const WEFT_REQUIRES(mutex_) {
     return {entries_.lower_bound({name, 0}), entries_.upper_bound({name, ~std::uint64_t{0}})};
   }
-  bool is_over(const AgentId& peer) const WEFT_REQUIRES(mutex_);
+  // The name to which an incarnation belongs, if it is known, or if it is gone. null: not so.
+  const std::string* name_of(std::uint64_t incarnation) const WEFT_REQUIRES(mutex_);
+  const std::string* over_name_of(std::uint64_t incarnation) const WEFT_REQUIRES(mutex_);
   void end_absence(Entry& entry) WEFT_REQUIRES(mutex_);
   std::shared_ptr<Session> remove(Entries::iterator found) WEFT_REQUIRES(mutex_);
   void note_end(const Session& session) WEFT_REQUIRES(mutex_);
@@ -124,10 +125,11 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   std::vector<std::weak_ptr<Session>> closed_ WEFT_GUARDED_BY(mutex_);
   std::uint64_t requests_of_ended_ WEFT_GUARDED_BY(mutex_) = 0;  // sent and received
   std::size_t absent_used_ WEFT_GUARDED_BY(mutex_) = 0, absent_unused_ WEFT_GUARDED_BY(mutex_) = 0;
-  // The name of each incarnation in entries_, and of the latest incarnations that are gone.
+  // The name of each incarnation in entries_.
   std::unordered_map<std::uint64_t, std::string> names_ WEFT_GUARDED_BY(mutex_);
-  // The incarnations that are gone, the oldest first. They are in names_.
-  std::deque<std::uint64_t> over_used_ WEFT_GUARDED_BY(mutex_), over_unused_ WEFT_GUARDED_BY(mutex_);
+  // The names of the latest incarnations that are gone. Some of them may have connected again.
+  RecentMap<std::uint64_t, std::string> over_used_ WEFT_GUARDED_BY(mutex_){max_lost_remembered};
+  RecentMap<std::uint64_t, std::string> over_unused_ WEFT_GUARDED_BY(mutex_){4096};
 };
 
 }  // namespace weft::rpc
