@@ -145,7 +145,6 @@ void IncomingCall::begin() {
     return fail(
         Error(deadline_ && loop_->now() >= *deadline_ ? ErrorKind::deadline_exceeded : ErrorKind::cancelled,
               "the call ended before its handler ran"));
-  if (host_->hooks().interceptors().empty()) return enter_queue();
   intercept(0);
 }
 

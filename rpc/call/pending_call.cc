@@ -122,7 +122,7 @@ std::optional<PendingCall::SerializedCall> PendingCall::take_frame(const std::sh
           return;
         self->fail(Error(
             ErrorKind::argument_modified,
-            self->route_->peer_name() + ": " + self->call_.method_ +
+            self->title() +
                 ": an argument changed before it was sent; pass rpc::Snapshot(tensor) or wait for the call",
             Execution::maybe_executed));
       });

@@ -119,10 +119,8 @@ void Link::decided() {
         early.pop_front();
         if (self->takes(next.prefix)) self->deliver(std::move(next));
       }
-    } catch (const Error& bad) {
-      self->close(bad);
-    } catch (const std::exception& other) {
-      self->close(Error(ErrorKind::internal, other.what()));
+    } catch (...) {
+      self->close(error_of(std::current_exception()));
     }
   });
 }

@@ -87,11 +87,12 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void close_soon(const Error& reason);           // any thread
   void join_new_session(const ResumeInfo& info);  // its session has ended, and the peer has not. Any thread.
 
-  void send_goodbye();                                        // asks the peer to send no new requests
-  void close(const Error& reason);                            // at once: drops queued frames
-  void finish(const Error& reason) { finish(reason, true); }  // sends queued frames, closes
-  void expel(const Error& reason);            // like finish(), with peer_lost; sends the reason to the peer
-  void end_incarnation(const Error& reason);  // like finish(); informs the peer that this agent has ended
+  void send_goodbye();              // asks the peer to send no new requests
+  void close(const Error& reason);  // at once: drops queued frames
+  // These send queued frames, and close. expel(): with peer_lost; sends the reason to the peer.
+  // end_incarnation(): informs the peer that this agent has ended.
+  void expel(const Error& reason);
+  void end_incarnation(const Error& reason);
 
   void on_frame(InboundFrame&& frame) override;
   bool awaits(const Prefix& reply) override;
@@ -129,8 +130,9 @@ class WEFT_EXPORT Link final : public ConnectionObserver, public std::enable_sha
   void beat();
   void await_beat();
   void send_beat(FrameKind kind, std::uint64_t id);
-  // may_return: only the connection is lost; otherwise the end of the peer is proven.
-  void finish(const Error& reason, bool may_return);
+  // Sends queued frames, and closes. may_return: only the connection is lost; otherwise the end of the peer
+  // is proven.
+  void finish(const Error& reason, bool may_return = true);
   void end(const Error& reason, bool may_return);
   ErrorKind kind_of_end(const Error& reason, bool may_return) const;
   void log_end(const Error& reason, bool was_ready) const;

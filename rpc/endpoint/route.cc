@@ -359,12 +359,10 @@ void Route::dialled(Result<std::shared_ptr<Connection>> made) {
   }
   try {
     core->adopt(std::move(made).get(), shared_from_this());
-  } catch (const Error& error) {
-    note_failure(error);
-    dial_next(error);
   } catch (const std::exception& error) {
     note_failure(error);
-    dial_next(Error(ErrorKind::unavailable, error.what()));
+    const auto* known = dynamic_cast<const Error*>(&error);
+    dial_next(known != nullptr ? *known : Error(ErrorKind::unavailable, error.what()));
   }
 }
 
@@ -411,32 +409,31 @@ void Route::connected(std::shared_ptr<Session> session, bool dialled) {
     return;
   }
   if (dialled) state_ = State::idle;
+  hand_over_to(*session);
+}
+
+// Calls that are made meanwhile wait behind these.
+template <class Next>
+void Route::hand_over_to(Next& next) {
   is_wanted_ = false;
   end_pause();
-  // Calls that are made meanwhile wait behind these.
   for (auto& call : std::exchange(waiting_, {})) {
     if (call->finished()) continue;
     call->clear_timer();
-    session->submit(std::move(call));
+    next.submit(std::move(call));
   }
   place_submitted();
 }
 
 void Route::lead_to(const std::shared_ptr<Route>& own) {
   state_ = State::idle;
-  is_wanted_ = false;
   untried_.clear();
-  end_pause();
   identify(*own->identity());
   {
     MutexLock lock(mutex_);
     own_ = own;
   }
-  for (auto& call : std::exchange(waiting_, {})) {
-    call->clear_timer();
-    own->submit(std::move(call));
-  }
-  place_submitted();
+  hand_over_to(*own);
 }
 
 std::shared_ptr<Route> Route::own() const {

@@ -14,7 +14,6 @@
 
 #include <atomic>
 #include <deque>
-#include <functional>
 
 namespace weft::rpc {
 
@@ -74,6 +73,8 @@ class WEFT_EXPORT Route final : public CallRoute, public std::enable_shared_from
   enum class State : std::uint8_t { idle, dialling, pausing, redialling };
   void place(std::shared_ptr<PendingCall> call);
   void place_submitted();
+  template <class Next>
+  void hand_over_to(Next& next);  // submits the calls that wait to the session, or to the route
   std::shared_ptr<Session> take_latest(AgentCore& core);
   bool is_connected() const;
   bool is_dialling() const { return state_ == State::dialling || state_ == State::redialling; }

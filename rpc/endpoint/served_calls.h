@@ -2,7 +2,7 @@
 // until its call is destroyed.
 //
 // It checks permissions and limits, gives the call to its method, and returns the credit of notifications.
-// While the peer has not read enough of its replies, further requests wait here (is_full of serve_waiting()).
+// While the peer has not read enough of its replies, further requests wait here (Session::serve_waiting()).
 // Owned by the session, on whose loop all functions are called.
 #pragma once
 
@@ -33,11 +33,8 @@ class WEFT_EXPORT ServedCalls {
               std::uint64_t accepted);
   // A large request was skipped, because there was no room.
   void skip(const Source& source, const Prefix& request);
-  // Calls that wait are served as long as is_full() is false.
-  template <class IsFull>
-  void serve_waiting(const std::shared_ptr<Loop>& loop, IsFull is_full) {
-    while (!waiting_.empty() && !is_full()) serve_next(loop);
-  }
+  bool has_waiting() const { return !waiting_.empty(); }
+  void serve_next(const std::shared_ptr<Loop>& loop);  // the first call that waits
 
   // A call is being answered. Returns the number of frames that were accepted up to its request; 0: no such
   // call.
@@ -59,7 +56,6 @@ class WEFT_EXPORT ServedCalls {
   void refuse(const Source& source, const Prefix& request, const MethodEntry& method, ErrorKind kind,
               const std::string& message);
   static void serve(const std::shared_ptr<IncomingCall>& call);
-  void serve_next(const std::shared_ptr<Loop>& loop);
   void count_no_more(Served& call);
 
   AgentCore& core_;

@@ -140,10 +140,8 @@ void Session::on_resume(std::shared_ptr<Link> link, const ResumeInfo& info) {
   run([self = shared_from_this(), link = std::move(link), info] {
     if (self->state_ != State::over && self->is_kept_) try {
         self->is_chooser_ ? self->on_answer(link, info) : self->on_choice(link, info);
-      } catch (const Error& bad) {
-        link->close_soon(bad);
-      } catch (const std::exception& other) {
-        link->close_soon(Error(ErrorKind::internal, other.what()));
+      } catch (...) {
+        link->close_soon(error_of(std::current_exception()));
       }
     link->decided();
   });
@@ -277,12 +275,8 @@ void Session::look_for_connection(const Error& reason, bool may_return) {
 void Session::fail_fast_calls(const Error& reason) {
   for (const auto& call : calls_.in_flight()) {
     if (!call->fail_fast()) continue;
-    auto* sent = calls_.find(call->id());
-    if (sent == nullptr) continue;
-    frames_.withdraw(sent->number);
-    keep_cancel(call->id());
-    sent->call = nullptr;
-    call->lose(core_->job_error_of_ends(), ErrorKind::peer_lost, reason.what());
+    if (auto* sent = calls_.find(call->id()); sent != nullptr && sent->call != nullptr)
+      withdraw(*sent)->lose(core_->job_error_of_ends(), ErrorKind::peer_lost, reason.what());
   }
   for (const auto& call : frames_.notifications())
     if (call->fail_fast()) call->lose(core_->job_error_of_ends(), ErrorKind::peer_lost, reason.what());
@@ -393,10 +387,7 @@ void Session::cancel(std::uint64_t call_id) {
   run([self = shared_from_this(), call_id] {
     auto* sent = self->calls_.find(call_id);
     if (sent == nullptr || sent->call == nullptr || self->state_ == State::over) return;
-    // The answer will still arrive and return the credit. The end of the call may run code, so it comes last.
-    const auto call = std::exchange(sent->call, nullptr);
-    self->frames_.withdraw(sent->number);
-    self->keep_cancel(call_id);
+    const auto call = self->withdraw(*sent);  // its end may run code, so it comes last
     self->transmit();
   });
 }
@@ -436,10 +427,15 @@ std::uint64_t Session::keep(SentFrames::Frame&& frame) {
   return number;
 }
 
-void Session::keep_cancel(std::uint64_t call_id) {
-  keep({.frame = OutgoingMessage::plain(FrameKind::cancel, call_id),
+// The call has ended at this side: its request is withdrawn, and the callee is told. The answer will still
+// arrive and return the credit.
+std::shared_ptr<PendingCall> Session::withdraw(OutgoingCalls::SentCall& sent) {
+  auto call = std::exchange(sent.call, nullptr);
+  frames_.withdraw(sent.number);
+  keep({.frame = OutgoingMessage::plain(FrameKind::cancel, call->id()),
         .kind = FrameKind::cancel,
-        .call_id = call_id});
+        .call_id = call->id()});
+  return call;
 }
 
 void Session::note_kept() {
@@ -545,7 +541,7 @@ void Session::on_skipped(const Link& link, const Prefix& prefix) {
 // that reads slowly delays only itself. Reading continues meanwhile: two agents whose replies pile up towards
 // each other would otherwise wait for each other.
 void Session::serve_waiting() {
-  served_.serve_waiting(loop(), [this] { return is_full() && state_ != State::over; });
+  while (served_.has_waiting() && !(is_full() && state_ != State::over)) served_.serve_next(loop());
 }
 
 void Session::check_fits(const OutboundFrame& frame) const {

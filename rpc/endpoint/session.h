@@ -184,7 +184,7 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   bool is_full() const { return frames_.reply_bytes() >= max_replies_; }
   void serve_waiting();
   std::uint64_t keep(SentFrames::Frame&& frame);
-  void keep_cancel(std::uint64_t call_id);
+  std::shared_ptr<PendingCall> withdraw(OutgoingCalls::SentCall& sent);
   void note_kept();
   void transmit();
   void acknowledged(std::uint64_t count);

@@ -140,17 +140,16 @@ std::shared_ptr<Session> Sessions::open(const AgentId& peer, const std::string& 
 bool Sessions::connected(const Session& session) {
   MutexLock lock(mutex_);
   if (session.peer() == self_) return true;
-  const auto found = entries_.find(session.peer());
-  if (found == entries_.end() || found->second.session.get() != &session) return false;
+  const auto found = entry_of(session);
+  if (found == entries_.end()) return false;
   end_absence(found->second);
   return true;
 }
 
 bool Sessions::begin_absence(const Session& session, const Error& reason, const std::shared_ptr<Loop>& loop) {
   MutexLock lock(mutex_);
-  const auto found = entries_.find(session.peer());
-  if (found == entries_.end() || found->second.session.get() != &session || timeout_.count() <= 0)
-    return false;
+  const auto found = entry_of(session);
+  if (found == entries_.end() || timeout_.count() <= 0) return false;
   Entry& entry = found->second;
   if (entry.absence != nullptr) return true;
   const bool used = session.was_used();
@@ -181,10 +180,15 @@ bool Sessions::close(const Session& session) {
     with_itself_.erase(own);
     return false;
   }
-  const auto found = entries_.find(session.peer());
-  if (found == entries_.end() || found->second.session.get() != &session) return false;
+  const auto found = entry_of(session);
+  if (found == entries_.end()) return false;
   remove(found);
   return true;
+}
+
+Sessions::Entries::iterator Sessions::entry_of(const Session& session) {
+  const auto found = entries_.find(session.peer());
+  return found != entries_.end() && found->second.session.get() == &session ? found : entries_.end();
 }
 
 void Sessions::note_end(const Session& session) {

@@ -105,6 +105,7 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   // The name to which an incarnation belongs, if it is known, or if it is gone. null: not so.
   const std::string* name_of(std::uint64_t incarnation) const WEFT_REQUIRES(mutex_);
   const std::string* over_name_of(std::uint64_t incarnation) const WEFT_REQUIRES(mutex_);
+  Entries::iterator entry_of(const Session& session) WEFT_REQUIRES(mutex_);  // end(): closed, or replaced
   void end_absence(Entry& entry) WEFT_REQUIRES(mutex_);
   std::shared_ptr<Session> remove(Entries::iterator found) WEFT_REQUIRES(mutex_);
   void note_end(const Session& session) WEFT_REQUIRES(mutex_);
