@@ -78,10 +78,9 @@ std::optional<std::string> IncomingCall::metadata(const std::string& key) {
   return found == all.end() ? std::nullopt : std::optional(std::move(found->second));
 }
 
-bool IncomingCall::cancelled() const {
-  if (deadline_ && loop_->now() >= *deadline_) return true;
-  return was_cancelled();
-}
+bool IncomingCall::is_late() const { return deadline_ && loop_->now() >= *deadline_; }
+
+bool IncomingCall::cancelled() const { return is_late() || was_cancelled(); }
 
 void IncomingCall::cancel_job_threw(const std::exception_ptr& exception) noexcept {
   loop_->exceptions()->take("a callback of on_cancel()", exception);
@@ -142,9 +141,8 @@ void IncomingCall::admitted(std::shared_ptr<MethodGate> gate) {
 
 void IncomingCall::begin() {
   if (cancelled())
-    return fail(
-        Error(deadline_ && loop_->now() >= *deadline_ ? ErrorKind::deadline_exceeded : ErrorKind::cancelled,
-              "the call ended before its handler ran"));
+    return fail(Error(is_late() ? ErrorKind::deadline_exceeded : ErrorKind::cancelled,
+                      "the call ended before its handler ran"));
   intercept(0);
 }
 
@@ -209,8 +207,7 @@ void IncomingCall::reply(UniqueFunction<void(ValueWriter)> encode) {
     return;
   }
   // The caller's deadline has passed before. A handler may have returned because of that.
-  if (deadline_ && loop_->now() >= *deadline_)
-    return fail(Error(ErrorKind::deadline_exceeded, "the deadline passed before the reply"));
+  if (is_late()) return fail(Error(ErrorKind::deadline_exceeded, "the deadline passed before the reply"));
   OutboundFrame frame;
   try {
     auto message = OutgoingMessage::reply();

@@ -139,6 +139,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall, 
  private:
   friend class MethodGate;
   void admitted(std::shared_ptr<MethodGate> gate);  // null: the method has no limit
+  bool is_late() const;                             // the deadline has passed
   void begin();
   void intercept(std::size_t next);  // calls the interceptor with this index, and those after it
   void enter_queue();

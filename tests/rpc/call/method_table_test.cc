@@ -1,7 +1,7 @@
 // Limits on the calls of one method that run, and that wait, at the same time.
 #include "tests/support/cluster.h"
 
-namespace weft::rpc::method_gate_test {
+namespace weft::rpc::method_table_test {
 namespace {
 
 using namespace test;
@@ -123,4 +123,4 @@ TEST_F(MethodGateTest, AMethodMayBeLimitedBeforeItIsServed) {
 }
 
 }  // namespace
-}  // namespace weft::rpc::method_gate_test
+}  // namespace weft::rpc::method_table_test
