@@ -151,9 +151,11 @@ struct MethodOf {
   static constexpr bool is_background = has<Background>;
 };
 
-template <class Type, FixedString Name, auto Target, auto... Options>
-struct FunctionOf : MethodOf<Type, Name, Target, Options...> {
+template <class FunctionType, FixedString Name, auto Target, auto... Options>
+struct FunctionOf : MethodOf<FunctionType, Name, Target, Options...> {
+  using Type = FunctionOf;  // like FoundMethod::Type
   static constexpr std::string_view name = Name.view();
+  static constexpr std::uint64_t id = name_hash(name);
 };
 
 }  // namespace detail

@@ -92,13 +92,13 @@ class WEFT_EXPORT PeerCalls {
   friend class Peer;
 
   // A call of the program.
-  template <class M, class... Given>
-  OutgoingCall typed(std::string_view name, std::uint64_t id, bool notify, Given&&... given) const {
-    OutgoingCall call = make(name, id, count_sent<Given...>);
+  template <class Found, class... Given>
+  OutgoingCall typed(bool notify, Given&&... given) const {
+    OutgoingCall call = make(Found::name, Found::id, count_sent<Given...>);
     call.notify = call.acknowledged = notify;
     add_default_timeout(call);
     add_default_retry(call);  // calls of layers have no default RetryPolicy
-    encode_call<M>(call, std::forward<Given>(given)...);
+    encode_call<typename Found::Type>(call, std::forward<Given>(given)...);
     return call;
   }
 
@@ -152,50 +152,46 @@ class WEFT_EXPORT Peer {
   // rpc/call/method.h).
   template <auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
-    using Found = FoundMethod<Target>;
-    return typed_call<typename Found::Type>(Found::name, Found::id, std::forward<Given>(given)...);
+    return typed_call<FoundMethod<Target>>(std::forward<Given>(given)...);
   }
   // For a method that T's service lists and T inherits. T is needed because the type of &T::f contains only
   // the base class.
   template <Served T, auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
-    using Found = FoundMethod<Target, Type, T>;
-    return typed_call<typename Found::Type>(Found::name, Found::id, std::forward<Given>(given)...);
+    return typed_call<FoundMethod<Target, Type, T>>(std::forward<Given>(given)...);
   }
   // For a free function.
   template <NamedFunction F, class... Given>
   auto call(Given&&... given) const {
-    return typed_call<F>(F::name, name_hash(F::name), std::forward<Given>(given)...);
+    return typed_call<F>(std::forward<Given>(given)...);
   }
   // A call without a reply: neither results nor errors of the method are returned. The future completes when
   // the callee has accepted the call, and may be dropped.
   template <auto Target, class... Given, class Type = decltype(Target)>
   Notified notify(Given&&... given) const {
-    using Found = FoundMethod<Target>;
-    return typed_notify<typename Found::Type>(Found::name, Found::id, std::forward<Given>(given)...);
+    return typed_notify<FoundMethod<Target>>(std::forward<Given>(given)...);
   }
   template <Served T, auto Target, class... Given, class Type = decltype(Target)>
   Notified notify(Given&&... given) const {
-    using Found = FoundMethod<Target, Type, T>;
-    return typed_notify<typename Found::Type>(Found::name, Found::id, std::forward<Given>(given)...);
+    return typed_notify<FoundMethod<Target, Type, T>>(std::forward<Given>(given)...);
   }
   template <NamedFunction F, class... Given>
   Notified notify(Given&&... given) const {
-    return typed_notify<F>(F::name, name_hash(F::name), std::forward<Given>(given)...);
+    return typed_notify<F>(std::forward<Given>(given)...);
   }
 
   const PeerCalls& calls() const { return calls_; }  // for layers
 
  private:
-  template <class M, class... Given>
-  auto typed_call(std::string_view name, std::uint64_t id, Given&&... given) const {
-    using Value = typename M::Traits::Result;
-    return calls_.start_typed<Value>(calls_.typed<M>(name, id, false, std::forward<Given>(given)...),
+  template <class Found, class... Given>
+  auto typed_call(Given&&... given) const {
+    using Value = typename Found::Type::Traits::Result;
+    return calls_.start_typed<Value>(calls_.typed<Found>(false, std::forward<Given>(given)...),
                                      DecodeReply<Value>{});
   }
-  template <class M, class... Given>
-  Notified typed_notify(std::string_view name, std::uint64_t id, Given&&... given) const {
-    return Notified(calls_.start_typed<void>(calls_.typed<M>(name, id, true, std::forward<Given>(given)...),
+  template <class Found, class... Given>
+  Notified typed_notify(Given&&... given) const {
+    return Notified(calls_.start_typed<void>(calls_.typed<Found>(true, std::forward<Given>(given)...),
                                              DecodeReply<void>{}));
   }
 
