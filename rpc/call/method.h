@@ -217,34 +217,27 @@ concept NamedFunction = requires {
 
 namespace detail {
 
-// The index of a member function among a service's entries.
+// Whether an entry of a service is the method Target.
+template <class Item, auto Target>
+inline constexpr bool is_of = requires { requires std::same_as<Constant<Item::target>, Constant<Target>>; };
+
+// The index of the first true value, or the number of values.
+template <bool... Values>
+constexpr std::size_t first_true() {
+  std::size_t i = 0;
+  ((Values || (++i, false)) || ...);
+  return i;
+}
+
+// The entry of a service that lists Target. If none does, `Type` is an unnamed method of Target, so that the
+// compiler reports no further error.
 template <auto Target, class Entries>
 struct MethodFor;
 template <auto Target, class... Items>
 struct MethodFor<Target, std::tuple<Items...>> {
-  template <class I>
-  static constexpr bool is_it() {
-    if constexpr (is_constructor<I>) {
-      return false;
-    } else {
-      return std::same_as<Constant<I::target>, Constant<Target>>;
-    }
-  }
-  static constexpr std::size_t index() {  // clang 14 fails to compile consteval here
-    std::size_t found = sizeof...(Items), i = 0;
-    ((found = is_it<Items>() && found == sizeof...(Items) ? i : found, ++i), ...);
-    return found;
-  }
-  static constexpr bool exists = index() < sizeof...(Items);
-  // The entry that lists Target. If no entry lists Target, type() returns an unnamed method of Target, so
-  // that the compiler reports no further error.
-  static constexpr auto type() {
-    if constexpr (exists) {
-      return std::type_identity<std::tuple_element_t<index(), std::tuple<Items...>>>{};
-    } else {
-      return std::type_identity<Method<"", Target>>{};
-    }
-  }
+  static constexpr bool exists = (is_of<Items, Target> || ...);
+  using Type =
+      std::tuple_element_t<first_true<is_of<Items, Target>...>(), std::tuple<Items..., Method<"", Target>>>;
 };
 
 // The class whose service lists the method Target of an object of type T. If the service of T lists the
@@ -260,13 +253,15 @@ constexpr auto listing_class() {
 }
 
 // The constructor that a service lists, or the default one.
+template <class Entries>
+struct ConstructorIn;
 template <class... Items>
-auto constructors_of(std::tuple<Items...>*) -> decltype(std::tuple_cat(
-    std::declval<std::conditional_t<is_constructor<Items>, std::tuple<Items>, std::tuple<>>>()...,
-    std::tuple<Constructor<>>()));
+struct ConstructorIn<std::tuple<Items...>> {
+  using Type =
+      std::tuple_element_t<first_true<is_constructor<Items>...>(), std::tuple<Items..., Constructor<>>>;
+};
 template <class T>
-using ConstructorOf =
-    std::tuple_element_t<0, decltype(constructors_of(static_cast<typename T::Service::Entries*>(nullptr)))>;
+using ConstructorOf = typename ConstructorIn<typename T::Service::Entries>::Type;
 
 struct NoService {
   using Service = rpc::Service<"">;
@@ -288,7 +283,7 @@ struct FoundMethod {
   static_assert(!Served<Class> || detail::MethodFor<Target, Entries>::exists,
                 "weft: this member function is not among the methods of its class's Service");
   // The entry in the service.
-  using Type = typename decltype(detail::MethodFor<Target, Entries>::type())::type;
+  using Type = typename detail::MethodFor<Target, Entries>::Type;
   // The name of the method ("service.method") and its id on the wire.
   static inline const std::string name = std::string(Service::name) + "." + std::string(Type::short_name);
   static constexpr std::uint64_t id = Service::id_of(Type::short_name);
