@@ -21,12 +21,9 @@ CancelSource::CancelJobId CancelSource::on_cancel(Callback job) {
 }
 
 void CancelSource::forget_cancel(CancelJobId id) {
-  Callback job;  // destroyed after the lock
+  std::map<CancelJobId, Callback>::node_type job;  // destroyed after the lock
   MutexLock lock(mutex_);
-  if (const auto found = jobs_.find(id); found != jobs_.end()) {
-    job = std::move(found->second);
-    jobs_.erase(found);
-  }
+  job = jobs_.extract(id);
 }
 
 bool CancelSource::was_cancelled() const {

@@ -75,15 +75,12 @@ Runtime own_runtime(const AgentOptions& options, asio::io_context* context) {
 }  // namespace
 
 AgentCore::AgentCore(const AgentOptions& options, asio::io_context* context)
-    : AgentCore(own_runtime(complete(options), context), complete(options)) {}
+    : AgentCore(options, own_runtime(complete(options), context)) {}
 
 AgentCore::AgentCore(AgentOptions options, Runtime runtime)
-    : AgentCore(std::move(runtime), complete(std::move(options))) {}
-
-AgentCore::AgentCore(Runtime runtime, AgentOptions options)
     : CallHost({options.name, runtime.incarnation}, runtime.handlers, options.limits, options.interceptors,
                options.retry, options.call_timeout.value_or(no_timeout)),
-      options_(std::move(options)),
+      options_(complete(std::move(options))),
       loops_(std::move(runtime.loops)),
       made_(loops_.front()->now()),
       log_(std::make_shared<AgentLog>(options_.name, options_.log)),
@@ -242,13 +239,6 @@ void AgentCore::link_ready(const std::shared_ptr<Link>& link, const std::shared_
     if (replaces) named->learn(addresses);
     named->connected(session, false);
   });
-}
-
-bool AgentCore::session_connected(const Session& session) {
-  if (!sessions_->connected(session)) return false;
-  if (session.peer() != id())
-    for (const auto& hook : hooks().all()) hook->connection_made(session.peer());
-  return true;
 }
 
 bool AgentCore::session_absent(const Session& session, const std::shared_ptr<Loop>& loop,

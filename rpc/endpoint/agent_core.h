@@ -69,9 +69,7 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   // Called on the link's loop when its handshake has succeeded.
   void link_ready(const std::shared_ptr<Link>& link, const std::shared_ptr<Session>& session,
                   const std::shared_ptr<Route>& dialled, const HelloInfo& hello);
-  // Called on the session's loop: it has a connection (false: it is about to end); it has none, and is kept
-  // (false: it is not); its peer is gone.
-  bool session_connected(const Session& session);
+  // Called on the session's loop: it has no connection, and is kept (false: it is not); its peer is gone.
   bool session_absent(const Session& session, const std::shared_ptr<Loop>& loop, const Error& reason);
   void session_lost(const std::shared_ptr<Session>& session, const Error& reason);
   // Any thread: ends a session that Sessions has closed. is_gone: no other session with its peer exists.
@@ -93,7 +91,6 @@ class WEFT_EXPORT AgentCore final : public CallHost, public std::enable_shared_f
   void fail_job(const Error& reason);
 
  private:
-  AgentCore(Runtime runtime, AgentOptions complete_options);
   void end_all();  // the part of shut_down() that runs once
   std::unique_ptr<Listener> listen_at(const Address& address);
 

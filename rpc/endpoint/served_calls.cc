@@ -83,12 +83,7 @@ bool ServedCalls::accept(Source source, std::shared_ptr<IncomingMessage> message
     deadline = source.loop->now() +
                std::chrono::nanoseconds(std::min<std::uint64_t>(info.timeout_ns, std::uint64_t{1} << 60));
   Served served{.bytes = message->bytes(), .accepted = accepted, .control = method->control};
-  if (method->control) {
-    ++unanswered_.control;
-  } else {
-    ++unanswered_.calls;
-    unanswered_.bytes += served.bytes;
-  }
+  count(served, 1);
   const bool at_once = served.control || (waiting_.empty() && !waits);
   auto call = std::make_shared<IncomingCall>(
       core_.shared_from_this(), std::move(source.carrier), std::move(source.loop), std::move(method),
@@ -144,23 +139,19 @@ void ServedCalls::serve_next(const std::shared_ptr<Loop>& loop) {
 std::uint64_t ServedCalls::answered(std::uint64_t call_id) {
   Served* served = calls_.find(call_id);
   if (served == nullptr) return 0;
-  count_no_more(*served);
+  if (std::exchange(served->counted, false)) count(*served, -1);
   return served->accepted;
 }
 
-void ServedCalls::count_no_more(Served& call) {
-  if (!std::exchange(call.counted, false)) return;
-  if (call.control) {
-    --unanswered_.control;
-  } else {
-    --unanswered_.calls;
-    unanswered_.bytes -= call.bytes;
-  }
+void ServedCalls::count(const Served& call, std::int64_t sign) {
+  const auto one = static_cast<std::uint64_t>(sign);
+  (call.control ? unanswered_.control : unanswered_.calls) += one;
+  if (!call.control) unanswered_.bytes += one * call.bytes;
 }
 
 std::optional<CreditInfo> ServedCalls::ended(const Carrier::EndedCall& call) {
   if (!call.was_refused)
-    if (auto served = calls_.take(call.id)) count_no_more(*served);
+    if (const auto served = calls_.take(call.id); served && served->counted) count(*served, -1);
   if (!call.notification || call.control) return std::nullopt;
   ++due_.calls;
   due_.bytes += Prefix::size + call.bytes;

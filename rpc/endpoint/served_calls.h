@@ -56,7 +56,7 @@ class WEFT_EXPORT ServedCalls {
   void refuse(const Source& source, const Prefix& request, const MethodEntry& method, ErrorKind kind,
               const std::string& message);
   static void serve(const std::shared_ptr<IncomingCall>& call);
-  void count_no_more(Served& call);
+  void count(const Served& call, std::int64_t sign);
 
   AgentCore& core_;
   IdMap<Served> calls_;

@@ -214,7 +214,9 @@ void Session::leave_link() {
 }
 
 void Session::connected() {
-  if (!core_->session_connected(*this)) return;  // the session is about to end
+  if (!core_->sessions().connected(*this)) return;  // the session is about to end
+  if (peer_ != core_->id())
+    for (const auto& hook : core_->hooks().all()) hook->connection_made(peer_);
   is_new_ = false;
   // Requests whose calls have ended, and that the peer has never received, get no answer.
   for (const std::uint64_t id : frames_.withdrawn_from(peer_accepted_))
