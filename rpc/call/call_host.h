@@ -44,10 +44,21 @@ class WEFT_EXPORT CallHost {
 
   // Sets the error with which the agent's job has failed. From then on, calls whose peer is lost fail with
   // this error. Other calls continue. Later errors are ignored.
-  void set_job_error(const Error& error);
-  std::optional<Error> job_error() const;  // the first error of set_job_error()
-  // The error with which calls fail if their peer is lost. nullopt: they fail with the error of the loss.
-  std::optional<Error> job_error_of_ends() const;
+  void set_job_error(const Error& error) {
+    MutexLock lock(failure_mutex_);
+    if (job_error_) return;
+    job_error_ = error;
+    job_failed_ = true;
+  }
+  std::optional<Error> job_error() const {  // the first error of set_job_error()
+    if (!job_failed_) return std::nullopt;  // called for every call
+    MutexLock lock(failure_mutex_);
+    return job_error_;
+  }
+  // The error with which calls fail if their peer is lost. nullopt: they fail with the error of the loss. If
+  // the job has failed, its peers end because of that failure, so the failure is the cause. If this agent has
+  // shut down, the shutdown is the cause.
+  std::optional<Error> job_error_of_ends() const { return ended_ ? std::nullopt : job_error(); }
   // Whether all calls fail with job_error(), because AgentCore::fail_job() was called.
   bool job_ended() const { return job_ended_; }
 
@@ -55,7 +66,13 @@ class WEFT_EXPORT CallHost {
   // interceptors, retry and timeout are the options of the agent. timeout: no_timeout if there is no default.
   CallHost(AgentId id, std::shared_ptr<Executor> handlers, const Limits& limits,
            LayerHooks::Interceptors interceptors, const std::optional<RetryPolicy>& retry,
-           std::chrono::nanoseconds timeout);
+           std::chrono::nanoseconds timeout)
+      : id_(std::move(id)),
+        handlers_(std::move(handlers)),
+        accounts_(std::make_shared<CallAccounts>(limits)),
+        hooks_(std::move(interceptors)),
+        default_retry_(retry ? std::make_shared<const RetryPolicy>(*retry) : nullptr),
+        default_timeout_(timeout) {}
   ~CallHost() = default;
   bool end() { return !ended_.exchange(true); }                // false: the agent had ended before
   bool set_job_ended() { return !job_ended_.exchange(true); }  // false: the job had ended before

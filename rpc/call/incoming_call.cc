@@ -5,6 +5,7 @@
 
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace weft::rpc {
@@ -33,22 +34,23 @@ FailureInfo describe(const CallHost& host, const std::exception_ptr& error) {
 
 }  // namespace
 
-IncomingCall::IncomingCall(std::shared_ptr<CallHost> host, std::shared_ptr<Carrier> carrier,
-                           std::shared_ptr<Loop> loop, std::shared_ptr<const MethodEntry> method,
-                           std::shared_ptr<IncomingMessage> message, std::shared_ptr<const Caller> caller,
-                           std::optional<Clock::time_point> deadline, std::uint16_t attempt,
-                           ActiveCall active)
+IncomingCall::IncomingCall(std::shared_ptr<CallHost> host, Source source,
+                           std::shared_ptr<const MethodEntry> method,
+                           std::shared_ptr<IncomingMessage> message, ActiveCall active)
     : active_(std::move(active)),
       host_(std::move(host)),
-      carrier_(std::move(carrier)),
-      loop_(std::move(loop)),
+      carrier_(std::move(source.carrier)),
+      loop_(std::move(source.loop)),
       method_(std::move(method)),
       message_(std::move(message)),
-      caller_(std::move(caller)),
-      deadline_(deadline),
+      caller_(std::move(source.caller)),
       accepted_(host_->call_time(*loop_)),
-      attempt_(attempt),
       object_(method_->object) {
+  const RequestInfo info = message_->request();
+  attempt_ = info.attempt;
+  if (info.timeout_ns != 0)
+    deadline_ = loop_->now() +
+                std::chrono::nanoseconds(std::min<std::uint64_t>(info.timeout_ns, std::uint64_t{1} << 60));
   if (method_->counters != nullptr) method_->counters->accepted.add();
   executor_ = method_->non_blocking ? static_cast<Executor*>(loop_.get()) : &host_->handlers();
 }

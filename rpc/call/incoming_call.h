@@ -53,11 +53,14 @@ class WEFT_EXPORT ResultSink {
 
 class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall, private ContextSwitch {
  public:
-  // loop: that of the connection over which the call has arrived.
-  IncomingCall(std::shared_ptr<CallHost> host, std::shared_ptr<Carrier> carrier, std::shared_ptr<Loop> loop,
-               std::shared_ptr<const MethodEntry> method, std::shared_ptr<IncomingMessage> message,
-               std::shared_ptr<const Caller> caller, std::optional<Clock::time_point> deadline,
-               std::uint16_t attempt, ActiveCall active);
+  // The session in which a call has arrived, and the connection: its loop, and the caller at its other end.
+  struct Source {
+    std::shared_ptr<Carrier> carrier;
+    std::shared_ptr<Loop> loop;
+    std::shared_ptr<const Caller> caller;
+  };
+  IncomingCall(std::shared_ptr<CallHost> host, Source source, std::shared_ptr<const MethodEntry> method,
+               std::shared_ptr<IncomingMessage> message, ActiveCall active);
   ~IncomingCall() override;
 
   const Caller& peer() const override { return *caller_; }
@@ -160,7 +163,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall, 
   std::shared_ptr<const Caller> caller_;
   std::optional<Clock::time_point> deadline_;
   const Clock::time_point accepted_;
-  const std::uint16_t attempt_;
+  std::uint16_t attempt_;
   std::shared_ptr<MethodGate> passed_;                     // the gate that admitted the call
   std::vector<ValueReader> replaced_;                      // all arguments, if one of them was replaced
   std::vector<std::shared_ptr<IncomingMessage>> sources_;  // the messages that own replaced arguments

@@ -33,9 +33,9 @@ ServedCalls::ServedCalls(AgentCore& core)
 bool ServedCalls::accept(Source source, std::shared_ptr<IncomingMessage> message, bool admitted, bool waits,
                          std::uint64_t accepted) {
   const Prefix prefix = message->prefix();
-  const RequestInfo info = message->request();
-  auto method = core_.methods().find(info.method);
-  if (method == nullptr) method = no_method(info.method);
+  const std::uint64_t id = message->request().method;
+  auto method = core_.methods().find(id);
+  if (method == nullptr) method = no_method(id);
   const bool counts = !method->background;
   core_.counters().calls_served.add();
   const Caller& caller = *source.caller;
@@ -78,16 +78,11 @@ bool ServedCalls::accept(Source source, std::shared_ptr<IncomingMessage> message
                " (Limits::calls, in_flight, calls_total, in_flight_total)");
     return counts;
   }
-  std::optional<Clock::time_point> deadline;
-  if (info.timeout_ns != 0)
-    deadline = source.loop->now() +
-               std::chrono::nanoseconds(std::min<std::uint64_t>(info.timeout_ns, std::uint64_t{1} << 60));
   Served served{.bytes = message->bytes(), .accepted = accepted, .control = method->control};
   count(served, 1);
   const bool at_once = served.control || (waiting_.empty() && !waits);
-  auto call = std::make_shared<IncomingCall>(
-      core_.shared_from_this(), std::move(source.carrier), std::move(source.loop), std::move(method),
-      std::move(message), std::move(source.caller), deadline, info.attempt, std::move(active));
+  auto call = std::make_shared<IncomingCall>(core_.shared_from_this(), std::move(source), std::move(method),
+                                             std::move(message), std::move(active));
   served.call = call;
   calls_.insert(prefix.call_id, std::move(served));
   if (at_once) {

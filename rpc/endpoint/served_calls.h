@@ -17,12 +17,7 @@ class AgentCore;
 class WEFT_EXPORT ServedCalls {
  public:
   using Calls = std::vector<std::shared_ptr<IncomingCall>>;  // by their ids
-  // The session, as the calls see it, and the connection over which their requests arrive.
-  struct Source {
-    std::shared_ptr<Carrier> carrier;
-    std::shared_ptr<Loop> loop;
-    std::shared_ptr<const Caller> caller;
-  };
+  using Source = IncomingCall::Source;
 
   explicit ServedCalls(AgentCore& core);  // core: the agent, which outlives this object
 
