@@ -33,9 +33,9 @@ void throw_bad_result(const Error& error, std::string_view method, const CallRou
       Execution::maybe_executed);
 }
 
-void throw_empty_result() {
-  throw Error(ErrorKind::handler_failed,
-              "the handler returned an empty future or coroutine: it was moved from or already used");
+Error empty_result() {
+  return {ErrorKind::handler_failed,
+          "the handler returned an empty future or coroutine: it was moved from or already used"};
 }
 
 MethodEntry described_entry(std::string_view service, std::string_view short_name, std::string signature,

@@ -22,10 +22,8 @@ concept Fits = StandsFor<std::decay_t<Given>, Parameter>::value || std::is_conve
 template <class Parameter, class Given>
 void encode_argument(ValueWriter writer, Given&& given) {
   using Plain = std::decay_t<Given>;
-  if constexpr (StandsFor<Plain, Parameter>::value) {
+  if constexpr (StandsFor<Plain, Parameter>::value || std::same_as<Plain, Parameter>) {
     Codec<Plain>::encode(writer, given);
-  } else if constexpr (std::same_as<Plain, Parameter>) {
-    Codec<Parameter>::encode(writer, given);
   } else {
     Codec<Parameter>::encode(writer, static_cast<const Parameter&>(Parameter(std::forward<Given>(given))));
   }
@@ -132,7 +130,7 @@ inline constexpr bool is_optional<std::optional<T>> = true;
 [[noreturn]] WEFT_EXPORT void throw_bad_argument(std::size_t i, const Error& error);
 WEFT_EXPORT void refuse_surplus(const IncomingCall& call, std::size_t parameters);  // throws
 WEFT_EXPORT void refuse_arguments(IncomingCall& call, std::exception_ptr why);
-[[noreturn]] WEFT_EXPORT void throw_empty_result();
+WEFT_EXPORT Error empty_result();  // the error of a handler that returned an empty future or coroutine
 
 template <class Parameter>
 Parameter decode_argument(const IncomingCall& call, std::size_t i) {
@@ -266,19 +264,18 @@ typename M::Traits::Returned invoke(IncomingCall& call, typename M::Traits::Argu
   using Traits = typename M::Traits;
   return std::apply(
       [&](auto&... argument) -> typename Traits::Returned {
-        if constexpr (std::is_void_v<typename Traits::Object>) {
-          if constexpr (Traits::takes_context) {
-            return (*M::target)(static_cast<CallContext&>(call), std::move(argument)...);
+        const auto run = [&](auto&... context) -> typename Traits::Returned {
+          if constexpr (std::is_void_v<typename Traits::Object>) {
+            return (*M::target)(context..., std::move(argument)...);
           } else {
-            return (*M::target)(std::move(argument)...);
+            auto* object = static_cast<typename Traits::Object*>(call.object());
+            return (object->*M::target)(context..., std::move(argument)...);
           }
+        };
+        if constexpr (Traits::takes_context) {
+          return run(static_cast<CallContext&>(call));
         } else {
-          auto& object = *static_cast<typename Traits::Object*>(call.object());
-          if constexpr (Traits::takes_context) {
-            return (object.*M::target)(static_cast<CallContext&>(call), std::move(argument)...);
-          } else {
-            return (object.*M::target)(std::move(argument)...);
-          }
+          return run();
         }
       },
       arguments);
@@ -288,33 +285,26 @@ template <class Returned, class Value, class Arguments>
 void run_handler(const std::shared_ptr<IncomingCall>& call, Returned (*invoke)(IncomingCall&, Arguments&)) {
   std::optional<Arguments> arguments = arguments_of<Arguments>(call);
   if (!arguments) return;
+  Result<Returned> returned = [&] {
+    // A coroutine enters the context when it starts.
+    ContextScope scope(is_coroutine<Returned> ? nullptr : call->context());
+    return capture([&] { return invoke(*call, *arguments); });
+  }();
   if constexpr (is_coroutine<Returned> || is_future<Returned>) {
-    Result<Returned> made = [&] {
-      // A coroutine enters the context when it starts.
-      ContextScope scope(is_coroutine<Returned> ? nullptr : call->context());
-      return capture([&] {
-        Returned returned = invoke(*call, *arguments);
-        if (!returned.valid()) throw_empty_result();
-        return returned;
-      });
-    }();
-    if (!made.ok()) return call->fail(made.error());
+    if (!returned.ok()) return call->fail(returned.error());
+    if (!returned.value().valid()) return call->fail(empty_result());
     if constexpr (std::same_as<Returned, Task<Value>>) {
       // The call outlives the coroutine, because the coroutine may refer to the call's context.
-      std::move(made).get().start_here(call->executor(), call->context(), Answer{call});
+      std::move(returned).get().start_here(call->executor(), call->context(), Answer{call});
     } else if constexpr (is_coroutine<Returned>) {
-      run_awaitable<Value>(call, std::move(made).get());
+      run_awaitable<Value>(call, std::move(returned).get());
     } else {
       call->release_object();
-      std::move(made).get().then(Answer{call});
+      std::move(returned).get().then(Answer{call});
     }
   } else {
-    Result<Value> result = [&] {
-      ContextScope scope(call->context());
-      return capture([&] { return invoke(*call, *arguments); });
-    }();
     arguments.reset();
-    answer(*call, std::move(result));
+    answer(*call, std::move(returned));
   }
 }
 
