@@ -11,31 +11,28 @@ constexpr std::size_t smallest_ring = 16, largest_idle_ring = 1024;
 }  // namespace
 
 void SentFrames::count(const UnacknowledgedFrame& kept, std::int64_t sign) {
-  const auto bytes = static_cast<std::uint64_t>(sign) * kept.bytes;
+  const auto bytes = static_cast<std::uint64_t>(sign) * kept.frame.bytes();
   const auto one = static_cast<std::size_t>(sign);
   bytes_ += bytes;
-  if (kept.frame.kind == FrameKind::reply) reply_bytes_ += bytes;
-  if (kept.frame.kind == FrameKind::credit) credits_ += one;
-  if (kept.frame.is_refusal) refusals_ += one;
+  if (kept.kind == FrameKind::reply) reply_bytes_ += bytes;
+  if (kept.kind == FrameKind::credit) credits_ += one;
+  if (kept.is_refusal) refusals_ += one;
 }
 
-std::uint64_t SentFrames::keep(Frame&& frame) {
+std::uint64_t SentFrames::keep(UnacknowledgedFrame&& frame) {
   if (end_ - first_ == ring_.size()) {
     std::vector<UnacknowledgedFrame> larger(std::max(smallest_ring, 2 * ring_.size()));
     for (std::uint64_t number = first_; number != end_; ++number)
       larger[number & (larger.size() - 1)] = std::move(at(number));
     ring_ = std::move(larger);
   }
-  UnacknowledgedFrame& kept = at(end_);
-  kept.bytes = frame.frame.bytes();
-  kept.frame = std::move(frame);
-  kept.is_withdrawn = false;
-  count(kept, 1);
+  count(frame, 1);
+  at(end_) = std::move(frame);
   return end_++;
 }
 
 OutboundFrame SentFrames::next() {
-  Frame& whole = at(unsent_++).frame;
+  UnacknowledgedFrame& whole = at(unsent_++);
   OutboundFrame frame{.head = whole.frame.head, .attachments = whole.frame.attachments, .sent = {}};
   auto first = std::exchange(whole.frame.sent, nullptr);
   if (whole.check == nullptr && !whole.ends_when_sent) {
@@ -55,13 +52,13 @@ std::shared_ptr<PendingCall> SentFrames::drop_first() {
   UnacknowledgedFrame& kept = at(first_++);
   unsent_ = std::max(unsent_, first_);
   count(kept, -1);
-  auto notification = std::move(kept.frame.notification);
+  auto notification = std::move(kept.notification);
   if (first_ == end_ && ring_.size() > largest_idle_ring) {
     std::vector<UnacknowledgedFrame>().swap(ring_);
     return notification;
   }
-  const OutboundFrame dropped = std::move(kept.frame.frame);
-  kept.frame.check = nullptr;
+  const OutboundFrame dropped = std::move(kept.frame);
+  kept.check = nullptr;
   return notification;
 }
 
@@ -74,26 +71,25 @@ void SentFrames::acknowledge(std::uint64_t count) {
 void SentFrames::withdraw(std::uint64_t number) {
   if (number < first_) return;
   UnacknowledgedFrame& kept = at(number);
-  bytes_ -= kept.bytes;
-  kept.frame.kind = FrameKind::cancel;
-  kept.frame.frame = OutgoingMessage::plain(FrameKind::cancel, kept.frame.call_id);
-  kept.frame.check = nullptr;
+  count(kept, -1);
+  kept.kind = FrameKind::cancel;
+  kept.frame = OutgoingMessage::plain(FrameKind::cancel, kept.call_id);
+  kept.check = nullptr;
   kept.is_withdrawn = true;
-  kept.bytes = kept.frame.frame.bytes();
-  bytes_ += kept.bytes;
+  count(kept, 1);
 }
 
 std::vector<std::shared_ptr<PendingCall>> SentFrames::notifications() const {
   std::vector<std::shared_ptr<PendingCall>> calls;
   for (std::uint64_t number = first_; number != end_; ++number)
-    if (at(number).frame.notification != nullptr) calls.push_back(at(number).frame.notification);
+    if (at(number).notification != nullptr) calls.push_back(at(number).notification);
   return calls;
 }
 
 std::vector<std::uint64_t> SentFrames::withdrawn_from(std::uint64_t number) const {
   std::vector<std::uint64_t> ids;
   for (number = std::max(number, first_); number < end_; ++number)
-    if (at(number).is_withdrawn) ids.push_back(at(number).frame.call_id);
+    if (at(number).is_withdrawn) ids.push_back(at(number).call_id);
   return ids;
 }
 

@@ -15,7 +15,7 @@ namespace weft::rpc {
 class WEFT_EXPORT SentFrames {
  public:
   // A frame, and what follows its sending. call_id: of its prefix.
-  struct Frame {
+  struct UnacknowledgedFrame {
     OutboundFrame frame;                  // as it is sent for the first time
     FrameKind kind = FrameKind::request;  // of its prefix
     std::uint64_t call_id = 0;
@@ -24,12 +24,13 @@ class WEFT_EXPORT SentFrames {
     std::shared_ptr<PendingCall> notification = nullptr;
     bool ends_when_sent = false;  // the notification completes when it was sent
     bool is_refusal = false;      // a reply without a call
+    bool is_withdrawn = false;    // set by withdraw()
   };
 
   // The number of the first frame that is kept, and of the next frame.
   std::uint64_t first() const { return first_; }
   std::uint64_t end() const { return end_; }
-  std::uint64_t keep(Frame&& frame);                // returns its number
+  std::uint64_t keep(UnacknowledgedFrame&& frame);  // returns its number
   std::uint64_t unsent() const { return unsent_; }  // the number of the first unsent frame
   bool has_unsent() const { return unsent_ != end(); }
   OutboundFrame next();                // the first unsent frame, to be sent now
@@ -52,11 +53,6 @@ class WEFT_EXPORT SentFrames {
   std::uint64_t reply_bytes() const { return reply_bytes_; }  // of the replies among them
 
  private:
-  struct UnacknowledgedFrame {
-    Frame frame;
-    std::uint64_t bytes = 0;
-    bool is_withdrawn = false;
-  };
   std::shared_ptr<PendingCall> drop_first();  // returns its notification; null: none
   void count(const UnacknowledgedFrame& kept, std::int64_t sign);
 

@@ -423,7 +423,7 @@ void Session::on_reply(std::shared_ptr<IncomingMessage> message) {
 
 // --- Frames ---
 
-std::uint64_t Session::keep(SentFrames::Frame&& frame) {
+std::uint64_t Session::keep(SentFrames::UnacknowledgedFrame&& frame) {
   const std::uint64_t number = frames_.keep(std::move(frame));
   note_kept();
   return number;

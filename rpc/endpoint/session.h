@@ -183,7 +183,7 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
   void answer(Reply&& reply);
   bool is_full() const { return frames_.reply_bytes() >= max_replies_; }
   void serve_waiting();
-  std::uint64_t keep(SentFrames::Frame&& frame);
+  std::uint64_t keep(SentFrames::UnacknowledgedFrame&& frame);
   std::shared_ptr<PendingCall> withdraw(OutgoingCalls::SentCall& sent);
   void note_kept();
   void transmit();

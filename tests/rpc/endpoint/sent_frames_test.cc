@@ -6,7 +6,7 @@
 namespace weft::rpc::sent_frames_test {
 namespace {
 
-SentFrames::Frame frame(FrameKind kind, std::uint64_t id) {
+SentFrames::UnacknowledgedFrame frame(FrameKind kind, std::uint64_t id) {
   return {.frame = OutgoingMessage::plain(FrameKind::cancel, id), .kind = kind, .call_id = id};
 }
 
