@@ -308,12 +308,6 @@ void run_handler(const std::shared_ptr<IncomingCall>& call, Returned (*invoke)(I
   }
 }
 
-template <class M>
-void run_method(std::shared_ptr<IncomingCall> call) {
-  using Traits = typename M::Traits;
-  run_handler<typename Traits::Returned, typename Traits::Result>(call, &invoke<M>);
-}
-
 // The description of a method, without `run`. service: empty for a free function.
 WEFT_EXPORT MethodEntry described_entry(std::string_view service, std::string_view short_name,
                                         std::string signature, std::vector<std::string> parameters,
@@ -350,7 +344,9 @@ MethodEntry method_entry(std::string_view service) {
     entry.needs_object = true;
     entry.object_in = &object_in<typename Traits::Object>;
   }
-  entry.run = &run_method<M>;
+  entry.run = [](std::shared_ptr<IncomingCall> call) {
+    run_handler<typename Traits::Returned, typename Traits::Result>(call, &invoke<M>);
+  };
   return entry;
 }
 

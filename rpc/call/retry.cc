@@ -14,16 +14,10 @@ bool is_retriable(const std::exception_ptr& error, bool idempotent) {
     const bool not_sent = failure.execution() == Execution::not_sent;
     const bool of_handler = !not_sent && dynamic_cast<const RemoteError*>(&failure) != nullptr;
     if (of_handler || (!not_sent && !idempotent)) return false;
-    switch (failure.kind()) {
-      case ErrorKind::unavailable:
-      case ErrorKind::peer_lost:
-      case ErrorKind::shut_down:
-        return true;
-      case ErrorKind::resource_exhausted:
-        return not_sent;  // the peer refused the call because of a limit
-      default:
-        return false;
-    }
+    const ErrorKind kind = failure.kind();
+    if (kind == ErrorKind::resource_exhausted)
+      return not_sent;  // the peer refused the call because of a limit
+    return kind == ErrorKind::unavailable || kind == ErrorKind::peer_lost || kind == ErrorKind::shut_down;
   } catch (...) {
     return false;
   }

@@ -29,18 +29,11 @@ namespace {
 // Whether a later attempt may succeed without a change on this side, because the peer starts, the network
 // recovers, or the next incarnation of the peer listens.
 bool is_transient(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::unavailable:
-    case ErrorKind::peer_lost:
-    case ErrorKind::shut_down:
-    case ErrorKind::lease_lost:
-    case ErrorKind::not_found:
-    case ErrorKind::deadline_exceeded:
-    case ErrorKind::resource_exhausted:
-      return true;
-    default:
-      return false;
-  }
+  static constexpr ErrorKind transient[] = {ErrorKind::unavailable,       ErrorKind::peer_lost,
+                                            ErrorKind::shut_down,         ErrorKind::lease_lost,
+                                            ErrorKind::not_found,         ErrorKind::deadline_exceeded,
+                                            ErrorKind::resource_exhausted};
+  return std::ranges::find(transient, kind) != std::end(transient);
 }
 
 Error gone(const AgentId& peer) { return {ErrorKind::peer_lost, to_string(peer) + " is gone"}; }

@@ -8,11 +8,6 @@
 
 namespace weft::rpc {
 
-std::shared_ptr<Route> RouteTable::make(const std::string& name, std::vector<Address> addresses) const {
-  return std::make_shared<Route>(core_.shared_from_this(), core_.pick_loop(), name, std::move(addresses),
-                                 false);
-}
-
 std::shared_ptr<Route> RouteTable::to_name(const std::string& name,
                                            const std::vector<std::string>& addresses) {
   std::vector<Address> known;
@@ -29,7 +24,8 @@ std::shared_ptr<Route> RouteTable::find_or_make(const std::string& name, std::ve
   MutexLock lock(mutex_);
   auto& route = routes_[name];
   if (route == nullptr) {
-    route = make(name, std::move(addresses));
+    route = std::make_shared<Route>(core_.shared_from_this(), core_.pick_loop(), name, std::move(addresses),
+                                    false);
   } else if (!addresses.empty() && name != core_.id().name) {
     route->loop()->post([route = route, known = std::move(addresses)] { route->learn(known); });
   }
@@ -86,7 +82,7 @@ std::shared_ptr<Route> RouteTable::peer_connected(const std::string& name,
 }
 
 bool RouteTable::is_unused(const std::string& name, const std::shared_ptr<Route>& route) const {
-  return route->is_to_visitor() && route.use_count() == 1 && !core_.sessions().knows(name);
+  return route->is_to_visitor() && route.use_count() == 1 && core_.sessions().latest(name) == nullptr;
 }
 
 void RouteTable::drop_unused(const std::string& name) {

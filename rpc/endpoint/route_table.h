@@ -55,7 +55,6 @@ class WEFT_EXPORT RouteTable {
   void find_addresses(const std::string& name, UniqueFunction<void(std::vector<Address>)> done) const;
 
  private:
-  std::shared_ptr<Route> make(const std::string& name, std::vector<Address> addresses) const;
   bool is_unused(const std::string& name, const std::shared_ptr<Route>& route) const WEFT_REQUIRES(mutex_);
 
   AgentCore& core_;

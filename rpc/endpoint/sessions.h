@@ -51,7 +51,6 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   std::shared_ptr<Session> latest(const std::string& name) const;  // of any incarnation; null: none
   // Whether the peer is connected or may return, and whether it is connected.
   bool knows(const AgentId& peer) const { return find(peer) != nullptr; }
-  bool knows(const std::string& name) const { return latest(name) != nullptr; }
   bool is_connected(const AgentId& peer) const;
   bool is_absent(const AgentId& peer) const;  // its last connection has ended, and it may return
   // true: a session with this incarnation was closed. Only the latest incarnations are remembered.
