@@ -59,6 +59,7 @@ class WEFT_EXPORT IncomingCall final : public CallContext, public AnsweredCall, 
     std::shared_ptr<Loop> loop;
     std::shared_ptr<const Caller> caller;
   };
+  // method, message: of the request. active: counts the call.
   IncomingCall(std::shared_ptr<CallHost> host, Source source, std::shared_ptr<const MethodEntry> method,
                std::shared_ptr<IncomingMessage> message, ActiveCall active);
   ~IncomingCall() override;

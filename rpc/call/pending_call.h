@@ -168,6 +168,7 @@ struct CompletePromise {
   Promise<Value> promise;
   Decode decode;
 
+  // call: passed to a Decode with two parameters.
   void operator()(Result<PendingCall::Reply>&& reply, const PendingCall& call) {
     if constexpr (std::is_invocable_v<Decode&, Result<PendingCall::Reply>&&, const PendingCall&>) {
       promise.complete(decode(std::move(reply), call));

@@ -17,7 +17,7 @@ class AgentCore;
 class WEFT_EXPORT ServedCalls {
  public:
   using Calls = std::vector<std::shared_ptr<IncomingCall>>;  // by their ids
-  using Source = IncomingCall::Source;
+  using Source = IncomingCall::Source;                       // of a request
 
   explicit ServedCalls(AgentCore& core);  // core: the agent, which outlives this object
 
@@ -28,8 +28,9 @@ class WEFT_EXPORT ServedCalls {
               std::uint64_t accepted);
   // A large request was skipped, because there was no room.
   void skip(const Source& source, const Prefix& request);
+  // While has_waiting(), serve_next() serves the first call that waits.
   bool has_waiting() const { return !waiting_.empty(); }
-  void serve_next(const std::shared_ptr<Loop>& loop);  // the first call that waits
+  void serve_next(const std::shared_ptr<Loop>& loop);
 
   // A call is being answered. Returns the number of frames that were accepted up to its request; 0: no such
   // call.
