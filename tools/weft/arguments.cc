@@ -9,8 +9,6 @@ namespace weft::tool {
 namespace {
 
 using rpc::Error;
-using rpc::Type;
-using rpc::TypeKind;
 
 [[noreturn]] void refuse(const Method& method, const std::string& what) {
   throw UsageError(what + "\n  " + printable(method.info.name) + method.signature());

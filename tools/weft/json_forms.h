@@ -1,7 +1,7 @@
 // The JSON forms of values for which JSON has no form. Reading and printing use the same forms.
 #pragma once
 
-#include <weft/rpc/codec/type_grammar.h>
+#include "tools/weft/type_grammar.h"
 
 namespace weft::tool {
 
@@ -13,9 +13,8 @@ bool is_alternative(const Json& json) {
 
 // Whether a value of this type may print as null. An optional is null or the JSON of its value. If that JSON
 // may itself be null, or look like an alternative, the optional is {"index": 1, "value": …}.
-inline bool prints_null(const rpc::Type& type) {
-  return type.kind == rpc::TypeKind::optional || type.kind == rpc::TypeKind::nothing ||
-         type.kind == rpc::TypeKind::tensor;
+inline bool prints_null(const Type& type) {
+  return type.kind == TypeKind::optional || type.kind == TypeKind::nothing || type.kind == TypeKind::tensor;
 }
 
 }  // namespace weft::tool

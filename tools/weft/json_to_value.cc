@@ -17,8 +17,6 @@ namespace {
 
 using rpc::Error;
 using rpc::ErrorKind;
-using rpc::Type;
-using rpc::TypeKind;
 
 constexpr std::size_t max_value_levels = 100;  // of nested values; a message has fewer levels
 // Limits of the search for the alternatives of variants: the number of values that are examined, and the
@@ -54,7 +52,7 @@ JsonPath in(const JsonPath& outer, std::size_t index) { return {&outer, {}, inde
 [[noreturn]] void mismatch(const Type& type, const GivenJson& json, const JsonPath& path,
                            const std::string& as = {}) {
   fail(path,
-       "expected " + (as.empty() ? "" : as + " ") + excerpt(rpc::text_of(type)) + ", found " + excerpt(json));
+       "expected " + (as.empty() ? "" : as + " ") + excerpt(text_of(type)) + ", found " + excerpt(json));
 }
 template <class F>
 auto at(const JsonPath& path, F&& f) {
@@ -110,14 +108,14 @@ class Converter {
       case TypeKind::reference:
       case TypeKind::capnp:
       case TypeKind::word:
-        fail(path, "a value of type " + excerpt(rpc::text_of(type)) + " cannot be written in JSON");
+        fail(path, "a value of type " + excerpt(text_of(type)) + " cannot be written in JSON");
     }
     fail(path, "an unknown type");
   }
 
  private:
   static PlainValue integer(const Type& type, const GivenJson& json, const JsonPath& path) {
-    const std::string name = rpc::text_of(type);
+    const std::string name = text_of(type);
     const unsigned unused = 64U - type.bits;
     return at(path, [&]() -> PlainValue {
       if (!type.is_signed) return {natural_of(json, ~std::uint64_t{0} >> unused, name)};
@@ -128,7 +126,7 @@ class Converter {
 
   static double real(const Type& type, const GivenJson& json, const JsonPath& path) {
     if (!json.is_number() && !json.is_string()) mismatch(type, json, path);
-    const double value = at(path, [&] { return real_of(json, rpc::text_of(type)); });
+    const double value = at(path, [&] { return real_of(json, text_of(type)); });
     if (type.bits == 32 && std::isfinite(value) && !std::isfinite(static_cast<float>(value)))
       mismatch(type, json, path);
     return type.bits == 32 ? static_cast<double>(static_cast<float>(value)) : value;
@@ -221,7 +219,7 @@ class Converter {
     try {
       return parse_json(name);
     } catch (const Error&) {
-      fail(path, "expected a key of type " + excerpt(rpc::text_of(key)));
+      fail(path, "expected a key of type " + excerpt(text_of(key)));
     }
   }
 
@@ -243,7 +241,7 @@ class Converter {
         return static_cast<std::size_t>(natural_of(json["index"], 65535, "an alternative's number"));
       });
       if (index >= type.parts.size())
-        fail(path, "there is no alternative " + std::to_string(index) + " in " + excerpt(rpc::text_of(type)));
+        fail(path, "there is no alternative " + std::to_string(index) + " in " + excerpt(text_of(type)));
       PlainVariant held{index, {}};
       held.value.push_back(convert(*type.parts[index], json["value"], in(path, "value"), level + 1));
       return {std::move(held)};

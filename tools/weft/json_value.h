@@ -8,20 +8,19 @@
 // state.
 #pragma once
 
-#include <weft/rpc/codec/type_grammar.h>
-
 #include "tools/weft/json_text.h"
 #include "tools/weft/plain_value.h"
+#include "tools/weft/type_grammar.h"
 
 #include <cstddef>
 #include <limits>
 
 namespace weft::tool {
 
-PlainValue value_of_json(const rpc::Type& type, const GivenJson& json);
+PlainValue value_of_json(const Type& type, const GivenJson& json);
 
 // type: may be null. most: the maximum number of elements of a tensor, and of bytes, that are printed.
-PrintedJson json_of_value(const rpc::ValueReader& value, const rpc::Type* type,
+PrintedJson json_of_value(const rpc::ValueReader& value, const Type* type,
                           std::size_t most = std::numeric_limits<std::size_t>::max());
 
 }  // namespace weft::tool

@@ -13,12 +13,9 @@
 namespace weft::tool {
 namespace {
 
-using rpc::Type;
-using rpc::TypeKind;
-
-std::optional<rpc::ParsedType> parsed(const std::string& text) {
+std::optional<ParsedType> parsed(const std::string& text) {
   try {
-    return rpc::ParsedType::parse(text);
+    return ParsedType::parse(text);
   } catch (const rpc::Error&) {
     return std::nullopt;
   }

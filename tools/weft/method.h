@@ -3,11 +3,12 @@
 #pragma once
 
 #include <weft/rpc/agent/agent.h>
-#include <weft/rpc/codec/type_grammar.h>
 
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "tools/weft/type_grammar.h"
 
 namespace weft::tool {
 
@@ -16,8 +17,8 @@ struct Method {
 
   rpc::MethodInfo info;
   // nullopt: this program cannot parse the type, because the agent is newer or its listing is malformed.
-  std::vector<std::optional<rpc::ParsedType>> parameters;
-  std::optional<rpc::ParsedType> result;
+  std::vector<std::optional<ParsedType>> parameters;
+  std::optional<ParsedType> result;
 
   // "(f64, str) -> Quote": structs by name only.
   std::string signature() const;

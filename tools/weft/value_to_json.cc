@@ -11,8 +11,6 @@
 namespace weft::tool {
 namespace {
 
-using rpc::Type;
-using rpc::TypeKind;
 using rpc::ValueKind;
 using rpc::ValueReader;
 

@@ -66,48 +66,48 @@ std::string random_type(Random& random, int depth, std::size_t& names) {
 }
 
 // Random JSON of that type, in its printed form.
-PrintedJson random_json(Random& random, const rpc::Type& type, int depth) {
+PrintedJson random_json(Random& random, const Type& type, int depth) {
   const auto part = [&](std::size_t i) { return random_json(random, *type.parts[i], depth - 1); };
   const std::size_t length = depth <= 0 ? 0 : random.below(4);
   PrintedJson json;
   switch (type.kind) {
-    case rpc::TypeKind::recursion:
+    case TypeKind::recursion:
       return random_json(random, *type.parts[0], depth);
-    case rpc::TypeKind::boolean:
+    case TypeKind::boolean:
       return random.one_in(2);
-    case rpc::TypeKind::integer: {
+    case TypeKind::integer: {
       const std::uint64_t bits = random.one_in(3) ? random.bits() : random.below(3);
       const unsigned unused = 64U - type.bits;
       if (type.is_signed) return static_cast<std::int64_t>(bits << unused) >> unused;
       return bits << unused >> unused;
     }
-    case rpc::TypeKind::enumeration:
+    case TypeKind::enumeration:
       return part(0);
-    case rpc::TypeKind::real:
+    case TypeKind::real:
       if (random.one_in(8)) return random.one_in(2) ? "NaN" : "-Infinity";
       return static_cast<double>(random.below(1000)) / 8;
-    case rpc::TypeKind::text:
+    case TypeKind::text:
       return random.text();
-    case rpc::TypeKind::bytes: {
+    case TypeKind::bytes: {
       static const std::string_view texts[] = {"", "AA==", "AAE=", "AAEC"};
       add_field(json, "base64", texts[random.below(4)]);
       return json;
     }
-    case rpc::TypeKind::nothing:
+    case TypeKind::nothing:
       return nullptr;
-    case rpc::TypeKind::tensor:
+    case TypeKind::tensor:
       if (random.one_in(4)) return nullptr;
       return PrintedJson::parse(R"({"dtype": "float16", "shape": [2, 1], "data": [[0.5], [2.0]]})");
-    case rpc::TypeKind::list:
+    case TypeKind::list:
       json = PrintedJson::array();
       for (std::size_t i = 0; i < length; ++i) json.push_back(part(0));
       return json;
-    case rpc::TypeKind::tuple:
+    case TypeKind::tuple:
       json = PrintedJson::array();
       for (std::size_t i = 0; i < type.parts.size(); ++i) json.push_back(part(i));
       return json;
-    case rpc::TypeKind::map:
-      json = type.parts[0]->kind == rpc::TypeKind::text ? PrintedJson::object() : PrintedJson::array();
+    case TypeKind::map:
+      json = type.parts[0]->kind == TypeKind::text ? PrintedJson::object() : PrintedJson::array();
       for (std::size_t i = 0; i < length; ++i) {
         PrintedJson key = part(0);
         if (json.is_object()) {
@@ -118,12 +118,12 @@ PrintedJson random_json(Random& random, const rpc::Type& type, int depth) {
         }
       }
       return json;
-    case rpc::TypeKind::optional: {
+    case TypeKind::optional: {
       if (random.one_in(3)) return nullptr;
       PrintedJson held = part(0);
       const auto inner = type.parts[0]->kind;
-      const bool nullable = inner == rpc::TypeKind::optional || inner == rpc::TypeKind::nothing ||
-                            inner == rpc::TypeKind::tensor;
+      const bool nullable =
+          inner == TypeKind::optional || inner == TypeKind::nothing || inner == TypeKind::tensor;
       const bool alike =
           held.is_object() && held.size() == 2 && held.contains("index") && held.contains("value");
       if (!held.is_null() && !(nullable && alike)) return held;
@@ -131,13 +131,13 @@ PrintedJson random_json(Random& random, const rpc::Type& type, int depth) {
       add_field(json, "value", std::move(held));
       return json;
     }
-    case rpc::TypeKind::variant: {
+    case TypeKind::variant: {
       const std::size_t index = random.below(type.parts.size());
       add_field(json, "index", index);
       add_field(json, "value", part(index));
       return json;
     }
-    case rpc::TypeKind::record:
+    case TypeKind::record:
       json = PrintedJson::object();
       for (std::size_t i = 0; i < type.parts.size(); ++i)
         if (!random.one_in(6)) add_field(json, type.fields[i], part(i));
@@ -250,7 +250,7 @@ TEST_F(JsonRandom, IsPrintedAsGiven) {
   each(4000, [](Random& random) {
     std::size_t names = 0;
     const std::string type = random_type(random, 4, names);
-    const auto parsed = rpc::ParsedType::parse(type);
+    const auto parsed = ParsedType::parse(type);
     const std::string json = on_one_line(random_json(random, *parsed, 4));
     // The test compares JSON, because the fields of an object may be in another order.
     EXPECT_EQ(parse_json(again(type, json)), parse_json(json)) << type;
@@ -262,7 +262,7 @@ TEST_F(JsonRandom, ForAnotherTypeIsRefusedOrSent) {
   each(4000, [&](Random& random) {
     std::size_t names = 0;
     const std::string type = random_type(random, 4, names), other = random_type(random, 4, names);
-    const std::string json = on_one_line(random_json(random, *rpc::ParsedType::parse(other), 4));
+    const std::string json = on_one_line(random_json(random, *ParsedType::parse(other), 4));
     try {
       (void)again(type, json);
       ++accepted;
@@ -280,11 +280,11 @@ TEST_F(JsonRandom, ForAnotherTypeIsRefusedOrSent) {
 TEST_F(JsonRandom, ValuesOfAnyFormArePrinted) {
   each(6000, [](Random& random) {
     std::size_t names = 0;
-    const auto type = rpc::ParsedType::parse(random_type(random, 4, names));
+    const auto type = ParsedType::parse(random_type(random, 4, names));
     auto message = rpc::OutgoingMessage::request(1);
     random_value(random, message->argument(0), 5);
     const auto incoming = test::received(message->seal_request({1, 2, 0}, 3, 0));
-    for (const rpc::Type* declared : {static_cast<const rpc::Type*>(nullptr), &*type})
+    for (const Type* declared : {static_cast<const Type*>(nullptr), &*type})
       for (const std::size_t most : {all, std::size_t{1}}) {
         const PrintedJson json = json_of_value(incoming->argument(0), declared, most);
         // The output must be JSON, on one line and on several lines.
@@ -298,7 +298,7 @@ TEST_F(JsonRandom, DamagedJsonIsRefused) {
   each(4000, [](Random& random) {
     std::size_t names = 0;
     const std::string type = random_type(random, 3, names);
-    std::string json = on_one_line(random_json(random, *rpc::ParsedType::parse(type), 4));
+    std::string json = on_one_line(random_json(random, *ParsedType::parse(type), 4));
     for (std::size_t i = random.below(3) + 1; i > 0 && !json.empty(); --i) {
       const std::size_t at = random.below(json.size());
       if (random.one_in(2)) {

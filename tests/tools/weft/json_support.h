@@ -16,14 +16,14 @@ namespace weft::tool {
 
 inline constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
 
-inline std::shared_ptr<rpc::IncomingMessage> sent(const rpc::Type& type, const std::string& json) {
+inline std::shared_ptr<rpc::IncomingMessage> sent(const Type& type, const std::string& json) {
   const PlainValue value = value_of_json(type, parse_json(json));
   return test::with_argument([&](rpc::ValueWriter writer) { write(writer, value); });
 }
 
 // Returns the value of a parameter of that type for some JSON, as weft::rpc::render shows it.
 inline std::string wire(const std::string& type, const std::string& json) {
-  const auto parsed = rpc::ParsedType::parse(type);
+  const auto parsed = ParsedType::parse(type);
   return rpc::render(sent(*parsed, json)->argument(0));
 }
 // Returns the error if the JSON is refused.
@@ -35,7 +35,7 @@ inline std::string refusal(const std::string& type, const std::string& json) {
 }
 // Returns the JSON that is printed for that value.
 inline std::string again(const std::string& type, const std::string& json, std::size_t most = all) {
-  const auto parsed = rpc::ParsedType::parse(type);
+  const auto parsed = ParsedType::parse(type);
   const auto message = sent(*parsed, json);
   return on_one_line(json_of_value(message->argument(0), &*parsed, most));
 }
@@ -43,7 +43,7 @@ inline std::string again(const std::string& type, const std::string& json, std::
 // Returns a printed C++ value.
 template <class T>
 std::string printed(const T& value, bool typed = true, std::size_t most = all) {
-  const auto type = rpc::ParsedType::parse(rpc::type_text<T>());
+  const auto type = ParsedType::parse(rpc::type_text<T>());
   const auto message =
       test::with_argument([&](rpc::ValueWriter writer) { rpc::Codec<T>::encode(writer, value); });
   return on_one_line(json_of_value(message->argument(0), typed ? &*type : nullptr, most));
@@ -53,7 +53,7 @@ template <class Encode>
 std::string printed_of(Encode encode, const std::string& type = {}, std::size_t most = all) {
   const auto message = test::with_argument(encode);
   if (type.empty()) return on_one_line(json_of_value(message->argument(0), nullptr, most));
-  const auto parsed = rpc::ParsedType::parse(type);
+  const auto parsed = ParsedType::parse(type);
   return on_one_line(json_of_value(message->argument(0), &*parsed, most));
 }
 

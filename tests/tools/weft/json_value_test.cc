@@ -39,7 +39,7 @@ void both_ways(const std::string& json, const T& value) {
   SCOPED_TRACE(type_text<T>() + " " + json);
   const auto codec = test::with_argument([&](ValueWriter writer) { rpc::Codec<T>::encode(writer, value); });
   EXPECT_EQ(wire(type_text<T>(), json), rpc::render(codec->argument(0)));
-  const auto type = rpc::ParsedType::parse(type_text<T>());
+  const auto type = ParsedType::parse(type_text<T>());
   EXPECT_EQ(sent(*type, json)->argument(0).kind(), codec->argument(0).kind());  // packed or not
   EXPECT_EQ(rpc::Codec<T>::decode(sent(*type, json)->argument(0)), value);
   EXPECT_EQ(printed(value), json);
@@ -90,7 +90,7 @@ TEST(JsonValue, IsSentAsByTheCodecs) {
 TEST(JsonValue, LargeBytesAreSentAsAttachments) {
   const std::vector<std::byte> bytes(2000, std::byte{'a'});
   const std::string json = printed(bytes);
-  const auto message = sent(*rpc::ParsedType::parse("bytes"), json);
+  const auto message = sent(*ParsedType::parse("bytes"), json);
   EXPECT_EQ(message->argument(0).kind(), rpc::ValueKind::attachment);
   EXPECT_EQ(rpc::Codec<std::vector<std::byte>>::decode(message->argument(0)), bytes);
   EXPECT_EQ(printed(rpc::Buffer::copy(bytes)), json);
@@ -109,7 +109,7 @@ TEST(JsonValue, NumbersMayHaveOtherSpellings) {
 TEST(JsonValue, MissingFieldsAreOmitted) {
   EXPECT_EQ(wire(type_text<Quote>(), "{\"price\": 2}"), "{price:2}");
   EXPECT_EQ(wire(type_text<Quote>(), "{}"), "{}");
-  const auto type = rpc::ParsedType::parse(type_text<Quote>());
+  const auto type = ParsedType::parse(type_text<Quote>());
   EXPECT_EQ(rpc::Codec<Quote>::decode(sent(*type, "{\"size\": 4}")->argument(0)), (Quote{"", 0, 4}));
 }
 
@@ -235,9 +235,8 @@ TEST(JsonValue, StringsThatAreNotUtf8ArePrintedAsBytes) {
   for (const std::string& bad :
        {"\xc0\xaf"s, "\xed\xa0\x80"s, "\xf4\x90\x80\x80"s, "a\x80"s, "\xe2\x82"s, "\xf0\x80\x80\x80"s}) {
     EXPECT_NE(printed(bad).find("base64"), std::string::npos) << bad;
-    EXPECT_EQ(
-        rpc::Codec<std::string>::decode(sent(*rpc::ParsedType::parse("str"), printed(bad))->argument(0)),
-        bad);
+    EXPECT_EQ(rpc::Codec<std::string>::decode(sent(*ParsedType::parse("str"), printed(bad))->argument(0)),
+              bad);
   }
   for (const std::string& good : {"\xf0\x9f\x98\x80"s, "\xef\xbf\xbf"s, "\xc2\x80"s, ""s})
     EXPECT_EQ(printed(good).find("base64"), std::string::npos) << good;

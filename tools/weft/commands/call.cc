@@ -73,21 +73,21 @@ rpc::Metadata metadata_of(const Options& options) {
 }
 
 // T, if the method returns stream<T>. nullopt: this program cannot parse T.
-std::optional<rpc::ParsedType> item_type(const Method& method) {
+std::optional<ParsedType> item_type(const Method& method) {
   constexpr std::string_view open = "stream<";
   const std::string& text = method.info.result;
   try {
-    return rpc::ParsedType::parse(text.substr(open.size(), text.size() - open.size() - 1));
+    return ParsedType::parse(text.substr(open.size(), text.size() - open.size() - 1));
   } catch (const rpc::Error&) {
     return std::nullopt;
   }
 }
 
-void print(const Options& options, const rpc::ValueReader& value, const rpc::Type* type) {
+void print(const Options& options, const rpc::ValueReader& value, const Type* type) {
   const bool terminal = stdout_is_terminal();
   const std::uint64_t asked = options.most.value_or(terminal ? shown_on_terminal : 0);
   const auto most = asked == 0 ? std::numeric_limits<std::size_t>::max() : static_cast<std::size_t>(asked);
-  if (type != nullptr && type->kind == rpc::TypeKind::nothing && value.is_nil() && terminal) return;
+  if (type != nullptr && type->kind == TypeKind::nothing && value.is_nil() && terminal) return;
   const PrintedJson json = json_of_value(value, type, most);
   const bool pretty = !options.compact && (options.pretty || terminal) && options.repeat == 1;
   std::puts((pretty ? on_lines(json, terminal ? terminal_width() : 80) : on_one_line(json)).c_str());

@@ -1,17 +1,18 @@
-#include <weft/rpc/codec/capnp_codec.h>
+#include "tools/weft/type_grammar.h"
+
 #include <weft/rpc/codec/struct_codec.h>
-#include <weft/rpc/codec/type_grammar.h>
 #include <weft/rpc/rpc.h>
 
-#include <tests/rpc/codec/order.capnp.h>
+#include <gtest/gtest.h>
 
 #include <random>
 
 #include "tests/support/errors.h"
 
-namespace weft::rpc::type_grammar_test {
+namespace weft::tool::type_grammar_test {
 namespace {
 
+using namespace rpc;
 using namespace test;
 
 enum class Color : std::int16_t { red };
@@ -48,7 +49,7 @@ struct Outer {
   std::map<std::string, Inner> inner;
 };
 WEFT_CODEC(Outer::Inner, a)
-WEFT_CODEC(::weft::rpc::type_grammar_test::nested::Outer, inner)
+WEFT_CODEC(::weft::tool::type_grammar_test::nested::Outer, inner)
 }  // namespace nested
 
 namespace {
@@ -69,10 +70,11 @@ TEST(TypeGrammar, ReadsTheTypeTextOfEveryCodec) {
              std::tuple<int, std::pair<float, Buffer>>, std::variant<int>,
              std::variant<int, int, std::variant<std::string, Unit>, std::optional<Point>>>();
   round_trip<Empty, std::vector<Empty>, Point, Tree, std::pair<Tree, Tree>, Box<unsigned int>, nested::Outer,
-             CapnpMessage<test::schema::Order>, std::vector<CapnpMessage<test::schema::Order>>, MethodInfo>();
-  // Types of other layers.
-  for (const std::string_view text : {"tensor", "[tensor?]", "rref<f64>", "rref<Point{x:f64,y:f64}>",
-                                      "rref<market>", "rref<weft.store>", "rref<object>", "any", "market"})
+             MethodInfo>();
+  // Types of Cap'n Proto and of other layers.
+  for (const std::string_view text :
+       {"capnp(12345)", "[capnp(12345)]", "tensor", "[tensor?]", "rref<f64>", "rref<Point{x:f64,y:f64}>",
+        "rref<market>", "rref<weft.store>", "rref<object>", "any", "market"})
     EXPECT_EQ(again(text), text);
 }
 
@@ -224,4 +226,4 @@ TEST(TypeGrammar, RandomTextsRoundTripOrAreRefused) {
 }
 
 }  // namespace
-}  // namespace weft::rpc::type_grammar_test
+}  // namespace weft::tool::type_grammar_test

@@ -9,15 +9,13 @@
 // long as the ParsedType that contains it. Thread-safety: immutable.
 #pragma once
 
-#include <weft/rpc/core/export.h>
-
 #include <cstdint>
 #include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace weft::rpc {
+namespace weft::tool {
 
 enum class TypeKind : std::uint8_t {
   boolean,
@@ -59,7 +57,7 @@ inline constexpr std::size_t levels = 100;
 }  // namespace type_limits
 
 // A type, and all types within it.
-class WEFT_EXPORT ParsedType {
+class ParsedType {
  public:
   // text: a single type.
   static ParsedType parse(std::string_view text);
@@ -76,8 +74,8 @@ class WEFT_EXPORT ParsedType {
 };
 
 // Returns the canonical text.
-WEFT_EXPORT std::string text_of(const Type& type);
+std::string text_of(const Type& type);
 // Returns a text for users: the canonical text with blanks, and with structs by name only.
-WEFT_EXPORT std::string readable(const Type& type);
+std::string readable(const Type& type);
 
-}  // namespace weft::rpc
+}  // namespace weft::tool

@@ -1,4 +1,4 @@
-#include <weft/rpc/codec/type_grammar.h>
+#include "tools/weft/type_grammar.h"
 
 #include <weft/rpc/core/error.h>
 
@@ -6,7 +6,7 @@
 #include <charconv>
 #include <utility>
 
-namespace weft::rpc {
+namespace weft::tool {
 namespace {
 
 // The types that are a single word.
@@ -40,9 +40,9 @@ class Parser {
  public:
   Parser(std::string_view text, std::deque<Type>& types) : text_(text), types_(types) {
     if (text.size() > type_limits::text)
-      throw Error(ErrorKind::invalid_argument, "a type of " + std::to_string(text.size()) +
-                                                   " bytes: the limit is " +
-                                                   std::to_string(type_limits::text));
+      throw rpc::Error(rpc::ErrorKind::invalid_argument, "a type of " + std::to_string(text.size()) +
+                                                             " bytes: the limit is " +
+                                                             std::to_string(type_limits::text));
   }
 
   const Type* type() {
@@ -216,9 +216,10 @@ class Parser {
   [[noreturn]] void fail(const std::string& what) const {
     constexpr std::size_t shown = 60;
     const std::size_t from = at_ > shown / 2 ? at_ - shown / 2 : 0;
-    throw Error(ErrorKind::invalid_argument,
-                "not a type, at byte " + std::to_string(at_) + ": " + what + ": " + (from > 0 ? "…" : "") +
-                    std::string(text_.substr(from, shown)) + (from + shown < text_.size() ? "…" : ""));
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "not a type, at byte " + std::to_string(at_) + ": " +
+                                                           what + ": " + (from > 0 ? "…" : "") +
+                                                           std::string(text_.substr(from, shown)) +
+                                                           (from + shown < text_.size() ? "…" : ""));
   }
 
   Type* make(TypeKind kind, const std::vector<const Type*>& parts) {
@@ -316,4 +317,4 @@ ParsedType ParsedType::parse(std::string_view text) {
 std::string text_of(const Type& type) { return text_in(canonical, type); }
 std::string readable(const Type& type) { return text_in(for_users, type); }
 
-}  // namespace weft::rpc
+}  // namespace weft::tool
