@@ -1,6 +1,6 @@
 // The writer copies into the data region at its position and then publishes the position in the control page;
 // the reader does the same in the opposite direction. Each side reads the other's position only if its cached
-// copy (read_, written_) shows too little room or data. A side without work sets its flag (fall_asleep); the
+// copy (other_position_) shows too little room or data. A side without work sets its flag (fall_asleep); the
 // other side rings the Doorbell once when it sees the flag. ring.h explains why no wake-up is lost.
 #include <weft/rpc/transport/shm/ring.h>
 
@@ -36,36 +36,42 @@ std::error_code broken() { return std::make_error_code(std::errc::protocol_error
 
 }  // namespace
 
-// --- The writer ---
-
-RingWriter::RingWriter(const ShmSegment& segment, Doorbell& bell)
+RingEnd::RingEnd(const ShmSegment& segment, Doorbell& bell)
     : control_(control_of(segment)), data_(segment.data()), capacity_(segment.capacity()), bell_(bell) {}
 
-std::size_t RingWriter::write(std::span<const std::span<const std::byte>> from, std::error_code& error) {
+template <class Byte, class Ready, class Copy, class Publish>
+std::size_t RingEnd::move(std::span<const std::span<Byte>> spans, Ready ready, Copy copy, Publish publish) {
   std::size_t total = 0;
   std::size_t unpublished = 0;
-  for (auto rest : from) {
+  for (auto rest : spans) {
     while (!rest.empty() && total < max_a_call) {
-      std::size_t room = capacity_ - (position_ - read_);
-      if (room < std::min(rest.size(), piece)) {
-        if (!refresh_position()) break;
-        room = capacity_ - (position_ - read_);
-        if (room == 0) break;
-      }
-      const std::size_t bytes = std::min({rest.size(), room, piece - unpublished});
-      std::memcpy(data_ + (position_ & (capacity_ - 1)), rest.data(), bytes);
+      const std::size_t bytes = std::min({rest.size(), ready(rest.size()), piece - unpublished});
+      if (bytes == 0) break;
+      copy(data_ + (position_ & (capacity_ - 1)), rest.data(), bytes);
       rest = rest.subspan(bytes);
       position_ += bytes;
       total += bytes;
       unpublished += bytes;
       if (unpublished == piece) {
-        publish_position();
+        publish();
         unpublished = 0;
       }
     }
     if (!rest.empty()) break;
   }
-  if (unpublished != 0) publish_position();
+  if (unpublished != 0) publish();
+  return total;
+}
+
+// --- The writer ---
+
+std::size_t RingWriter::write(std::span<const std::span<const std::byte>> from, std::error_code& error) {
+  const auto room = [this](std::size_t wanted) -> std::size_t {
+    if (capacity_ - (position_ - other_position_) < std::min(wanted, piece) && !refresh_position()) return 0;
+    return capacity_ - (position_ - other_position_);
+  };
+  const auto copy = [](std::byte* ring, const std::byte* span, std::size_t n) { std::memcpy(ring, span, n); };
+  const std::size_t total = move(from, room, copy, [this] { publish_position(); });
   if (total == 0) error = broken_ ? broken() : asio::error::would_block;
   return total;
 }
@@ -83,7 +89,7 @@ void RingWriter::end() {
 bool RingWriter::refresh_position() {
   const std::uint64_t read = control_.reader.position.load();
   broken_ = broken_ || position_ - read > capacity_;
-  if (!broken_) read_ = read;
+  if (!broken_) other_position_ = read;
   return !broken_;
 }
 
@@ -113,32 +119,15 @@ bool RingWriter::await_acknowledgement(std::uint64_t but) {
 
 // --- The reader ---
 
-RingReader::RingReader(const ShmSegment& segment, Doorbell& bell)
-    : control_(control_of(segment)), data_(segment.data()), capacity_(segment.capacity()), bell_(bell) {}
-
 std::size_t RingReader::read(std::span<const std::span<std::byte>> into, std::error_code& error) {
-  std::size_t total = 0;
-  std::size_t unpublished = 0;
   // Read before the positions, so that everything written before the end is seen.
   const bool ended = abandoned_ ? ended_ : control_.writer.ended.load() != 0;
-  for (auto rest : into) {
-    while (!rest.empty() && total < max_a_call) {
-      if (written_ == position_ && (!refresh_position() || written_ == position_)) break;
-      const std::size_t bytes =
-          std::min({rest.size(), std::size_t{written_ - position_}, piece - unpublished});
-      std::memcpy(rest.data(), data_ + (position_ & (capacity_ - 1)), bytes);
-      rest = rest.subspan(bytes);
-      position_ += bytes;
-      total += bytes;
-      unpublished += bytes;
-      if (unpublished == piece) {
-        publish_position();
-        unpublished = 0;
-      }
-    }
-    if (!rest.empty()) break;
-  }
-  if (unpublished != 0) publish_position();
+  const auto unread = [this](std::size_t) -> std::size_t {
+    if (other_position_ == position_) refresh_position();
+    return other_position_ - position_;
+  };
+  const auto copy = [](const std::byte* ring, std::byte* span, std::size_t n) { std::memcpy(span, ring, n); };
+  const std::size_t total = move(into, unread, copy, [this] { publish_position(); });
   if (total != 0) return total;
   if (broken_) {
     error = broken();
@@ -163,13 +152,13 @@ bool RingReader::refresh_position() {
   if (abandoned_ || broken_) return !broken_;
   const std::uint64_t written = control_.writer.position.load();
   broken_ = written - position_ > capacity_;
-  if (!broken_) written_ = written;
+  if (!broken_) other_position_ = written;
   return !broken_;
 }
 
 bool RingReader::readable() const {
-  return abandoned_ || broken_ || written_ != position_ || control_.writer.position.load() != position_ ||
-         control_.writer.ended.load() != 0;
+  return abandoned_ || broken_ || other_position_ != position_ ||
+         control_.writer.position.load() != position_ || control_.writer.ended.load() != 0;
 }
 
 bool RingReader::fall_asleep() {

@@ -53,10 +53,29 @@ struct RingControl {
   } asked_of_writer;
 };
 
-class WEFT_EXPORT RingWriter {
+// What both ends have.
+class WEFT_EXPORT RingEnd {
+ protected:
+  // The arguments must outlive this end.
+  RingEnd(const ShmSegment& segment, Doorbell& bell);
+
+  // Copies between the spans and the ring, and publishes the position after each piece. ready: (bytes wanted)
+  // -> the bytes that can be moved now. copy: as std::memcpy, between the ring and a span.
+  template <class Byte, class Ready, class Copy, class Publish>
+  std::size_t move(std::span<const std::span<Byte>> spans, Ready ready, Copy copy, Publish publish);
+
+  RingControl& control_;
+  std::byte* const data_;
+  const std::size_t capacity_;
+  Doorbell& bell_;
+  std::uint64_t position_ = 0;
+  std::uint64_t other_position_ = 0;  // of the other end, when last read
+  bool broken_ = false;
+};
+
+class WEFT_EXPORT RingWriter : private RingEnd {
  public:
-  // The arguments must outlive the writer.
-  RingWriter(const ShmSegment& segment, Doorbell& bell);
+  RingWriter(const ShmSegment& segment, Doorbell& bell) : RingEnd(segment, bell) {}
 
   // Like ByteStream::write(): would_block if there is no room. The position is published after each piece of
   // a large write, so that the reader copies one piece while this side copies the next.
@@ -74,19 +93,11 @@ class WEFT_EXPORT RingWriter {
  private:
   void publish_position();
   bool refresh_position();  // reads the reader's position; false: it is invalid
-
-  RingControl& control_;
-  std::byte* const data_;
-  const std::size_t capacity_;
-  Doorbell& bell_;
-  std::uint64_t position_ = 0;
-  std::uint64_t read_ = 0;  // the reader's position, when last read
-  bool broken_ = false;
 };
 
-class WEFT_EXPORT RingReader {
+class WEFT_EXPORT RingReader : private RingEnd {
  public:
-  RingReader(const ShmSegment& segment, Doorbell& bell);
+  RingReader(const ShmSegment& segment, Doorbell& bell) : RingEnd(segment, bell) {}
 
   // Like ByteStream::read(): would_block if there are no bytes, eof after the end.
   std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error);
@@ -103,16 +114,9 @@ class WEFT_EXPORT RingReader {
   void publish_position();
   bool refresh_position();
 
-  RingControl& control_;
-  const std::byte* const data_;
-  const std::size_t capacity_;
-  Doorbell& bell_;
-  std::uint64_t position_ = 0;
-  std::uint64_t written_ = 0;  // the writer's position, when last read
   std::uint64_t acknowledged_ = 0;
   bool abandoned_ = false;
   bool ended_ = false;  // the ring is abandoned, and its writer had called end()
-  bool broken_ = false;
 };
 
 }  // namespace weft::rpc
