@@ -1,6 +1,6 @@
 // ShmSegment: memory that two processes share. One of them created it, and neither trusts the other.
 //
-// A segment is sealed memory (sealed_memory.h) with one control page and a data region whose size is a power
+// A segment is sealed memory with one control page and a data region whose size is a power
 // of two. The data region is mapped twice in a row, so that a copy of at most its capacity never wraps. The
 // destructor unmaps the segment. Thread-safety: a value; the other process may change the bytes at any time.
 #pragma once
@@ -9,9 +9,25 @@
 #include <weft/rpc/core/export.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <string>
 
 namespace weft::rpc {
+
+// Sealed memory: a memfd of fixed size, to share with processes that are not trusted. Without the seal, a
+// process could truncate the file and so kill its readers (SIGBUS). Pages are allocated when they are first
+// written, so unused memory costs nothing.
+//
+// Creates zeroed memory. Throws unsupported if the system lacks sealed memfds, resource_exhausted if it has
+// no descriptor left. /proc shows `name`.
+WEFT_EXPORT Descriptor make_sealed_memory(const char* name, std::size_t bytes);
+
+// Returns the size of memory that another process created. Throws protocol_error if the memory was not
+// created as by make_sealed_memory().
+WEFT_EXPORT std::uint64_t expect_sealed_memory(const Descriptor& memory);
+
+[[noreturn]] WEFT_EXPORT void refuse_memory(const std::string& what);  // throws protocol_error
 
 class WEFT_EXPORT ShmSegment {
  public:

@@ -1,7 +1,7 @@
 #include <weft/parallel/collectives/internal/shm/shared_region.h>
 
 #include <weft/rpc/core/error.h>
-#include <weft/rpc/transport/shm/sealed_memory.h>
+#include <weft/rpc/transport/shm/segment.h>
 
 #include <fcntl.h>
 #include <sys/mman.h>

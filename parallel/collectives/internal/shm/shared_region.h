@@ -1,9 +1,9 @@
 // SharedRegion: memory of one rank that all ranks of its host map.
 //
-// The memory is sealed (sealed_memory.h). Its size is a range of addresses, of which only written pages use
-// memory. Another process of the same user opens it through /proc, with a RegionAddress from its creator; a
-// token at the beginning of the region identifies it. The destructor unmaps the region in this process only.
-// Thread-safety: a value; all ranks may access the bytes at any time.
+// The memory is sealed (rpc/transport/shm/segment.h). Its size is a range of addresses, of which only written
+// pages use memory. Another process of the same user opens it through /proc, with a RegionAddress from its
+// creator; a token at the beginning of the region identifies it. The destructor unmaps the region in this
+// process only. Thread-safety: a value; all ranks may access the bytes at any time.
 #pragma once
 
 #include <weft/rpc/codec/struct_codec.h>
