@@ -22,37 +22,28 @@ std::vector<std::string_view> words_of(std::string_view line) {
   }
 }
 
+// A part of the text that a * matches grows only up to the next *: the earliest place for the characters
+// between two stars leaves the most text for the rest. So the time is bounded by the product of the lengths.
+bool fits(std::string_view pattern, std::string_view text) {
+  std::size_t p = 0, t = 0;
+  std::size_t star = pattern.npos, resume = 0;  // the latest *, and where the text after its part begins
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = t;
+    } else if (p < pattern.size() && pattern[p] == text[t]) {
+      ++p, ++t;
+    } else if (star != pattern.npos) {
+      p = star + 1;
+      t = ++resume;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == pattern.npos;
+}
+
 }  // namespace
-
-Permissions::Glob::Glob(std::string_view pattern) {
-  const std::size_t first = pattern.find('*');
-  head = pattern.substr(0, first);
-  if (first == pattern.npos) return;
-  star = true;
-  const std::size_t last = pattern.rfind('*');
-  tail = pattern.substr(last + 1);
-  for (std::size_t begin = first + 1; begin <= last;) {
-    const std::size_t end = pattern.find('*', begin);
-    if (end > begin) middle.emplace_back(pattern.substr(begin, end - begin));
-    begin = end + 1;
-  }
-}
-
-// Each piece between stars is searched as early as possible, which leaves the most text for the rest. So no
-// backtracking is needed, and the time is bounded by the lengths of the pattern and the text.
-bool Permissions::Glob::fits(std::string_view text) const {
-  if (!star) return text == head;
-  if (text.size() < head.size() + tail.size() || !text.starts_with(head) || !text.ends_with(tail))
-    return false;
-  text.remove_prefix(head.size());
-  text.remove_suffix(tail.size());
-  for (const std::string& piece : middle) {
-    const std::size_t place = text.find(piece);
-    if (place == text.npos) return false;
-    text.remove_prefix(place + piece.size());
-  }
-  return true;
-}
 
 Permissions Permissions::parse(std::string_view text) {
   Permissions permissions;
@@ -81,7 +72,7 @@ Permissions Permissions::parse(std::string_view text) {
     const bool allow = verdict(words[0]);
     if (words.size() != 3)
       refuse("found '" + line + "', expected 'allow IDENTITY METHOD' or 'deny IDENTITY METHOD'");
-    permissions.rules_.push_back({allow, Glob(words[1]), Glob(words[2])});
+    permissions.rules_.push_back({allow, std::string(words[1]), std::string(words[2])});
   }
   permissions.otherwise_ = otherwise.value_or(false);
   return permissions;
@@ -89,7 +80,7 @@ Permissions Permissions::parse(std::string_view text) {
 
 bool Permissions::allows(std::string_view identity, std::string_view method) const {
   for (const Rule& rule : rules_)
-    if (rule.method.fits(method) && rule.identity.fits(identity)) return rule.allow;
+    if (fits(rule.method, method) && fits(rule.identity, identity)) return rule.allow;
   return otherwise_;
 }
 

@@ -36,18 +36,9 @@ class WEFT_EXPORT Permissions {
   bool allows(std::string_view identity, std::string_view method) const;
 
  private:
-  // A pattern, split at its stars: its beginning, its end, and the pieces between in order.
-  struct Glob {
-    explicit Glob(std::string_view pattern);
-    bool fits(std::string_view text) const;
-
-    bool star = false;  // false: `head` is the whole pattern
-    std::string head, tail;
-    std::vector<std::string> middle;
-  };
   struct Rule {
     bool allow;
-    Glob identity, method;
+    std::string identity, method;  // patterns
   };
 
   Permissions() = default;
