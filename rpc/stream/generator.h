@@ -83,52 +83,42 @@ class WEFT_EXPORT GeneratorCore : public std::enable_shared_from_this<GeneratorC
 template <class T>
 class GeneratorSource;
 
-template <class U>
-struct GeneratorFutureAwaiter {
+// Awaits a Future, or a Task, which it starts on the executor of the generator.
+template <class U, class Awaited>
+struct GeneratorAwaiter {
+  static constexpr bool is_future = std::is_same_v<Awaited, Future<U>>;
   GeneratorCore* core;
-  Future<U> future;
+  Awaited awaited;
   std::shared_ptr<std::optional<Result<U>>> result{};
 
-  bool await_ready() const { return future.ready(); }
+  bool await_ready() const {
+    if constexpr (is_future) return awaited.ready();
+    return false;
+  }
   void await_suspend(std::coroutine_handle<>) {
     auto self = core->shared_from_this();
-    auto waited = std::move(future);
+    auto begun = std::move(awaited);
     auto slot = result = std::make_shared<std::optional<Result<U>>>();
-    const auto number = self->wait(GeneratorCore::State::awaiting);
+    const auto number = self->wait(is_future ? GeneratorCore::State::awaiting : GeneratorCore::State::busy);
     if (number == 0) return;
-    std::move(waited).then([self, slot, number](Result<U>&& value) {
+    const auto then = [self, slot, number](Result<U>&& value) {
       slot->emplace(std::move(value));
       self->wake(number);
-    });
+    };
+    const StreamHome& home = self->home();
+    if constexpr (is_future) {
+      std::move(begun).then(then);
+    } else {
+      std::move(begun)
+          .start(*home.executor, home.call != nullptr ? home.call->context() : nullptr)
+          .then(then);
+    }
   }
   U await_resume() {
-    if (result == nullptr) return future.get();
+    if constexpr (is_future)
+      if (result == nullptr) return awaited.get();
     return std::move(**result).get();
   }
-};
-
-template <class U>
-struct GeneratorTaskAwaiter {
-  GeneratorCore* core;
-  Task<U> task;
-  std::shared_ptr<std::optional<Result<U>>> result{};
-
-  bool await_ready() const { return false; }
-  void await_suspend(std::coroutine_handle<>) {
-    auto self = core->shared_from_this();
-    auto begun = std::move(task);
-    auto slot = result = std::make_shared<std::optional<Result<U>>>();
-    const auto number = self->wait(GeneratorCore::State::busy);
-    if (number == 0) return;
-    const StreamHome& home = self->home();
-    std::move(begun)
-        .start(*home.executor, home.call != nullptr ? home.call->context() : nullptr)
-        .then([self, slot, number](Result<U>&& value) {
-          slot->emplace(std::move(value));
-          self->wake(number);
-        });
-  }
-  U await_resume() { return std::move(**result).get(); }
 };
 
 template <class T>
@@ -140,34 +130,31 @@ class GeneratorPromise {
   }
   std::suspend_always initial_suspend() noexcept { return {}; }
 
-  struct Yield {
+  // A suspension at a co_yield or, with `ends`, at the end.
+  struct Stop {
     GeneratorCore* core;
+    bool ends = false;
+    std::exception_ptr error = {};
     bool await_ready() const noexcept { return false; }
-    void await_suspend(std::coroutine_handle<>) const noexcept { core->yielded(); }
+    void await_suspend(std::coroutine_handle<>) const noexcept {
+      ends ? core->ended(error) : core->yielded();
+    }
     void await_resume() const noexcept {}
   };
-  Yield yield_value(T item) {
+  Stop yield_value(T item) {
     source_->item_.emplace(std::move(item));
     return {source_};
   }
-
-  struct Final {
-    GeneratorCore* core;
-    std::exception_ptr error;
-    bool await_ready() const noexcept { return false; }
-    void await_suspend(std::coroutine_handle<>) const noexcept { core->ended(error); }
-    void await_resume() const noexcept {}
-  };
-  Final final_suspend() noexcept { return {source_, error_}; }
+  Stop final_suspend() noexcept { return {source_, true, error_}; }
   void return_void() {}
   void unhandled_exception() { error_ = std::current_exception(); }
 
   template <class U>
-  GeneratorFutureAwaiter<U> await_transform(Future<U> future) {
+  GeneratorAwaiter<U, Future<U>> await_transform(Future<U> future) {
     return {source_, std::move(future)};
   }
   template <class U>
-  GeneratorTaskAwaiter<U> await_transform(Task<U> task) {
+  GeneratorAwaiter<U, Task<U>> await_transform(Task<U> task) {
     return {source_, std::move(task)};
   }
 
