@@ -23,7 +23,7 @@ PeerSetState::PeerSetState(const std::shared_ptr<AgentCore>& core, PeerSetOption
       plan_({options.policy, options.max_load, options.ejection}) {}
 
 void PeerSetState::set(const Names& names) {
-  std::vector<Ready> waiting;
+  std::vector<Callback> waiting;
   {
     MutexLock lock(mutex_);
     plan_.set(names);
@@ -33,7 +33,7 @@ void PeerSetState::set(const Names& names) {
   for (auto& ready : waiting) ready();
 }
 
-void PeerSetState::when_resolved(Ready ready) {
+void PeerSetState::when_resolved(Callback ready) {
   {
     MutexLock lock(mutex_);
     if (!known_) return waiting_.push_back(std::move(ready));
@@ -56,7 +56,7 @@ void PeerSetState::resolve() {
 
 // If the resolver fails, the set keeps the replicas that it knows.
 void PeerSetState::resolved(Result<Names> names) {
-  std::vector<Ready> waiting;
+  std::vector<Callback> waiting;
   bool failed = !names.ok();
   {
     MutexLock lock(mutex_);
@@ -155,30 +155,15 @@ std::vector<ReplicaPlan::Replica> PeerSetState::replicas() const {
 }
 
 Future<void> PeerSetState::pause() {
-  struct Pause {
-    Promise<void> promise;
-    Loop::TimerId timer = 0;  // used only on the loop
-  };
-  auto pause = std::make_shared<Pause>(Pause{Promise<void>(loop_)});
-  const auto end = [](const std::shared_ptr<Loop>& loop, const std::shared_ptr<Pause>& over) {
-    if (!over->promise) return;
-    if (over->timer != 0) loop->cancel(over->timer);
-    over->promise.complete(Result<void>{});
-  };
-  pause->promise.on_cancel([loop = loop_, weak = std::weak_ptr(pause), end] {
-    if (auto over = weak.lock()) loop->post([loop, over = std::move(over), end] { end(loop, over); });
-  });
-  auto future = pause->promise.future();
-  loop_->post([loop = loop_, core = core_, pause, end] {
-    if (!pause->promise) return;
-    const auto alive = core.lock();
-    if (alive == nullptr || alive->ended())
-      return pause->promise.fail(Error(ErrorKind::shut_down, "this agent has shut down"));
-    pause->timer =
-        loop->schedule(later(loop->now(), pause_between_rounds), [loop = std::weak_ptr(loop), pause, end] {
-          if (const auto here = loop.lock()) end(here, pause);
-        });
-  });
+  Promise<void> promise(loop_);
+  auto future = promise.future();
+  const auto core = core_.lock();
+  if (core == nullptr || core->ended()) {
+    promise.fail(Error(ErrorKind::shut_down, "this agent has shut down"));
+  } else {
+    loop_->schedule_after(pause_between_rounds,
+                          [promise = std::move(promise)]() mutable { promise.complete(Result<void>{}); });
+  }
   return future;
 }
 
@@ -216,32 +201,28 @@ bool LatestAttempt::cancelled() const {
 
 CallVerdict CallVerdict::of(const std::exception_ptr& error, bool idempotent) {
   using Outcome = ReplicaPlan::Outcome;
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& known) {
-    const bool remote = dynamic_cast<const RemoteError*>(&known) != nullptr;
-    const bool harmless = known.execution() == Execution::not_sent || idempotent;
-    switch (known.kind()) {
-      case ErrorKind::unavailable:
-      case ErrorKind::peer_lost:
-      case ErrorKind::shut_down:
-        // A remote error is a failure of this replica only if no handler ran: the error of a handler may
-        // concern other agents.
-        if (remote && known.execution() != Execution::not_sent) return {Outcome::good, false};
-        return {Outcome::failed, harmless};
-      case ErrorKind::not_found:  // not remote: this agent does not know the peer; remote: no such method
-        return remote ? CallVerdict{Outcome::good, false} : CallVerdict{Outcome::failed, harmless};
-      case ErrorKind::resource_exhausted:  // the replica is alive, but overloaded
-        return {remote ? Outcome::good : Outcome::unknown, remote && harmless};
-      case ErrorKind::deadline_exceeded:
-        return {remote ? Outcome::good : Outcome::failed, false};
-      case ErrorKind::cancelled:
-        return {Outcome::unknown, false};
-      default:
-        return {remote ? Outcome::good : Outcome::unknown, false};
-    }
-  } catch (...) {
-    return {Outcome::unknown, false};
+  const auto known = as_error(error);
+  if (!known) return {Outcome::unknown, false};
+  const bool remote = is_remote(error), not_sent = known->execution() == Execution::not_sent;
+  const bool harmless = not_sent || idempotent;
+  switch (known->kind()) {
+    case ErrorKind::unavailable:
+    case ErrorKind::peer_lost:
+    case ErrorKind::shut_down:
+      // A remote error is a failure of this replica only if no handler ran: the error of a handler may
+      // concern other agents.
+      if (remote && !not_sent) return {Outcome::good, false};
+      return {Outcome::failed, harmless};
+    case ErrorKind::not_found:  // not remote: this agent does not know the peer; remote: no such method
+      return remote ? CallVerdict{Outcome::good, false} : CallVerdict{Outcome::failed, harmless};
+    case ErrorKind::resource_exhausted:  // the replica is alive, but overloaded
+      return {remote ? Outcome::good : Outcome::unknown, remote && harmless};
+    case ErrorKind::deadline_exceeded:
+      return {remote ? Outcome::good : Outcome::failed, false};
+    case ErrorKind::cancelled:
+      return {Outcome::unknown, false};
+    default:
+      return {remote ? Outcome::good : Outcome::unknown, false};
   }
 }
 

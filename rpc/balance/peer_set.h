@@ -49,7 +49,6 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
     Peer peer;
     std::size_t left = 1;  // replicas that were not tried, including this one
   };
-  using Ready = UniqueFunction<void()>;
 
   PeerSetState(const std::shared_ptr<AgentCore>& core, PeerSetOptions options, Resolver resolver);
   const std::shared_ptr<Loop>& loop() const { return loop_; }
@@ -57,7 +56,7 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   void set(const Names& names);
   void resolve();
   // Runs `ready` as soon as the first names are known, which is usually at once.
-  void when_resolved(Ready ready);
+  void when_resolved(Callback ready);
   // Selects a replica that is not in `but`. nullopt: none is left.
   std::optional<Chosen> choose(std::optional<std::uint64_t> key, const std::vector<ReplicaPlan::Id>& but);
   void finish(const Choice& choice, ReplicaPlan::Outcome outcome);
@@ -65,7 +64,7 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   // The maximum time that an attempt waits for its connection. nullopt: until the deadline.
   std::optional<std::chrono::nanoseconds> connect_within(std::optional<Clock::time_point> deadline,
                                                          std::size_t left) const;
-  // Completes when a call may try all replicas again; its cancel() ends the pause. Fails if the agent ends.
+  // Completes when a call may try all replicas again. Fails if the agent ends.
   Future<void> pause();
 
  private:
@@ -89,7 +88,7 @@ class WEFT_EXPORT PeerSetState final : public std::enable_shared_from_this<PeerS
   Clock::time_point queried_ WEFT_GUARDED_BY(mutex_){};  // the time of the last query
   // Counts queries; timers of earlier queries have no effect.
   std::uint64_t round_ WEFT_GUARDED_BY(mutex_) = 0;
-  std::vector<Ready> waiting_ WEFT_GUARDED_BY(mutex_);
+  std::vector<Callback> waiting_ WEFT_GUARDED_BY(mutex_);
 };
 
 // The consequences of a call's result for its replica, and for further attempts.
@@ -138,14 +137,14 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
       if (const auto self = weak.lock()) self->cancel();
     });
     set_->when_resolved([self = this->shared_from_this()] {
-      if (!self->begun_.exchange(true)) self->attempt(nullptr);
+      if (self->stops_waiting()) self->attempt(nullptr);
     });
-    if (deadline_ && !begun_)
+    if (deadline_ && !claimed_)
       set_->loop()->post([weak = this->weak_from_this(), loop = set_->loop(), when = *deadline_] {
         loop->schedule(when, [weak] {
           const auto self = weak.lock();
-          if (self != nullptr && !self->begun_.exchange(true))
-            self->end(ErrorKind::deadline_exceeded, "the deadline has passed before a replica was known");
+          if (self != nullptr && self->stops_waiting())
+            self->end(ErrorKind::deadline_exceeded, std::string("the deadline has passed") + self->waits_);
         });
       });
     return future;
@@ -193,29 +192,28 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
       return end(ErrorKind::unavailable, "no replica is known: the set is empty, or its agent has shut down");
     }
     tried_.clear();
-    const std::uint64_t number = latest_.begin();
-    latest_.set(
-        number, set_->pause().then([self = this->shared_from_this()](Result<void>&& paused) -> Result<void> {
-          if (self->latest_.cancelled()) {
-            self->end(ErrorKind::cancelled, "cancelled while no replica could be reached");
-          } else if (!paused.ok()) {
-            self->end(ErrorKind::shut_down, "this agent has shut down while no replica could be reached");
-          } else if (self->deadline_ && self->set_->loop()->now() >= *self->deadline_) {
-            self->end(ErrorKind::deadline_exceeded,
-                      "the deadline has passed while no replica could be reached");
-          } else {
-            self->attempt(nullptr);
-          }
-          return {};
-        }));
+    waits_ = " while no replica could be reached";
+    claimed_ = false;
+    if (latest_.cancelled()) return cancel();  // before claimed_ was set
+    set_->pause().then([self = this->shared_from_this()](Result<void>&& paused) {
+      if (!self->stops_waiting()) return;
+      if (!paused.ok())
+        return self->end(ErrorKind::shut_down, std::string("this agent has shut down") + self->waits_);
+      if (self->deadline_ && self->set_->loop()->now() >= *self->deadline_)
+        return self->end(ErrorKind::deadline_exceeded, std::string("the deadline has passed") + self->waits_);
+      self->attempt(nullptr);
+    });
   }
   void end(ErrorKind kind, const std::string& message) {
     promise_.fail(Error(kind, message, Execution::not_sent));
   }
   void cancel() {
     latest_.cancel();
-    if (!begun_.exchange(true)) end(ErrorKind::cancelled, "cancelled before a replica was known");
+    if (stops_waiting()) end(ErrorKind::cancelled, std::string("cancelled") + waits_);
   }
+  // While the call waits for names or in a pause: true for the first caller, which continues or ends the
+  // call.
+  bool stops_waiting() { return !claimed_.exchange(true); }
 
   const std::shared_ptr<PeerSetState> set_;
   const std::optional<std::uint64_t> key_;
@@ -224,7 +222,8 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
   Start start_;
   Promise<Value> promise_;
   std::vector<ReplicaPlan::Id> tried_;
-  std::atomic<bool> begun_{false};
+  const char* waits_ = " before a replica was known";  // constant while claimed_ is false
+  std::atomic<bool> claimed_{false};                   // false: the call waits
   LatestAttempt latest_;
 };
 
