@@ -15,15 +15,10 @@ constexpr std::size_t max_pulls_in_flight = 2;  // pulls of one stream in flight
 
 // Converts the error of a pull into the error of its stream.
 std::exception_ptr explain_failure(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const RemoteError&) {
-  } catch (const Error& own) {
-    // That incarnation existed when it handed the stream over, so it is lost.
-    if (own.kind() == ErrorKind::unavailable || own.kind() == ErrorKind::not_found)
-      return stream_error(ErrorKind::peer_lost, own.what());
-  } catch (...) {
-  }
+  const auto own = is_remote(error) ? std::nullopt : as_error(error);
+  // That incarnation existed when it handed the stream over, so it is lost.
+  if (own && (own->kind() == ErrorKind::unavailable || own->kind() == ErrorKind::not_found))
+    return stream_error(ErrorKind::peer_lost, own->what());
   return error;
 }
 
@@ -78,15 +73,9 @@ void StreamReader::pull() {
     permitted_ = std::max(permitted_, pull.items);
     ++pulls_in_flight_;
     lock.unlock();
-    OutgoingCall call = source_.calls().make(StreamTable::next_method, 4);
-    call.control = true;
-    call.begin();
-    call.message().argument(0).set_uint(pull.stream);
-    call.message().argument(1).set_uint(pull.number);
-    call.message().argument(2).set_uint(pull.items);
-    call.message().argument(3).set_uint(pull.bytes);
-    call.end();
-    source_.calls().start(std::move(call), while_alive(this, &StreamReader::pulled));
+    source_.calls().start(StreamTable::make_call(source_, StreamTable::next_method,
+                                                 {pull.stream, pull.number, pull.items, pull.bytes}),
+                          while_alive(this, &StreamReader::pulled));
     lock.lock();
   }
   pulling_ = false;

@@ -17,24 +17,25 @@ constexpr std::uint64_t least_bytes = 32;     // the minimum of a value in a lis
 constexpr std::size_t max_pulls = 64;         // that wait
 
 StreamFailure describe_failure(const std::exception_ptr& error, const std::string& worker) {
-  const auto failure = [](ErrorKind kind, std::string message, std::string where, std::string type,
-                          const std::shared_ptr<const ErrorPayload>& payload = nullptr) {
-    return StreamFailure{static_cast<std::uint16_t>(kind),
-                         std::move(message),
-                         std::move(where),
-                         std::move(type),
-                         payload != nullptr ? payload->type : "",
-                         payload != nullptr ? payload->bytes : ""};
-  };
+  StreamFailure failure{.kind = static_cast<std::uint16_t>(ErrorKind::handler_failed),
+                        .message = what_of(error),
+                        .worker = worker};
   try {
     std::rethrow_exception(error);
-  } catch (const RemoteError& remote) {  // from the agent on which it occurred
-    return failure(remote.kind(), remote.detail(), remote.worker(), remote.type(), remote.payload());
-  } catch (const Error& own) {
-    return failure(own.kind(), own.what(), worker, {}, own.payload());
+  } catch (const Error& known) {
+    failure.kind = static_cast<std::uint16_t>(known.kind());
+    if (const auto& payload = known.payload()) {
+      failure.payload_type = payload->type;
+      failure.payload = payload->bytes;
+    }
+    if (const auto* remote = dynamic_cast<const RemoteError*>(&known)) {
+      failure.message = remote->detail();
+      failure.worker = remote->worker();  // on which the error occurred
+      failure.type = remote->type();
+    }
   } catch (...) {
-    return failure(ErrorKind::handler_failed, what_of(error), worker, {});
   }
+  return failure;
 }
 
 }  // namespace

@@ -40,24 +40,15 @@ class StreamTable::Carried final : public CallPart {
     if (std::exchange(over_, true)) return;
     if (error == nullptr) return;
     std::exception_ptr why = error;
-    bool heard = false;
-    try {
-      std::rethrow_exception(error);
-    } catch (const RemoteError& remote) {
-      if (remote.execution() != Execution::not_sent) return;
-    } catch (const Error& own) {
-      heard = own.execution() != Execution::not_sent;
-      const bool cut = own.kind() == ErrorKind::deadline_exceeded || own.kind() == ErrorKind::cancelled;
-      why = stream_error(cut ? ErrorKind::cancelled : own.kind(),
-                         std::string("the call that this stream was given to has ended: ") + own.what());
-    } catch (...) {
+    const auto known = as_error(error);
+    const bool heard = known && known->execution() != Execution::not_sent, remote = is_remote(error);
+    if (heard && remote) return;
+    if (known && !remote) {
+      const bool cut = known->kind() == ErrorKind::deadline_exceeded || known->kind() == ErrorKind::cancelled;
+      why = stream_error(cut ? ErrorKind::cancelled : known->kind(),
+                         std::string("the call that this stream was given to has ended: ") + known->what());
     }
-    for (const std::uint64_t id : ids_)
-      if (heard) {
-        table_->stop(id, why);
-      } else {
-        table_->end(id, why);
-      }
+    for (const std::uint64_t id : ids_) heard ? table_->stop(id, why) : table_->end(id, why);
   }
 
  private:
@@ -172,14 +163,20 @@ std::shared_ptr<StreamReader> StreamTable::receive(ValueReader value) {
                                         received->table->window());
 }
 
-void StreamTable::send_close(const Peer& source, std::uint64_t id) {
-  if (source.calls().core() == nullptr || source.calls().core()->ended()) return;
-  OutgoingCall call = source.calls().make(close_method, 1);
+OutgoingCall StreamTable::make_call(const Peer& source, std::string_view method,
+                                    std::initializer_list<std::uint64_t> arguments) {
+  OutgoingCall call = source.calls().make(method, arguments.size());
   call.control = true;
   call.begin();
-  call.message().argument(0).set_uint(id);
+  std::size_t i = 0;
+  for (const std::uint64_t argument : arguments) call.message().argument(i++).set_uint(argument);
   call.end();
-  source.calls().start(std::move(call), [](Result<PendingCall::Reply>) {});
+  return call;
+}
+
+void StreamTable::send_close(const Peer& source, std::uint64_t id) {
+  if (source.calls().core() == nullptr || source.calls().core()->ended()) return;
+  source.calls().start(make_call(source, close_method, {id}), [](Result<PendingCall::Reply>) {});
 }
 
 Peer StreamTable::peer(const AgentId& id) const {
@@ -243,17 +240,12 @@ std::shared_ptr<ServedStream> StreamTable::take(std::uint64_t id) {
 }
 
 template <class Which>
-StreamTable::Entries StreamTable::take_all(Which which) {
+std::vector<std::uint64_t> StreamTable::ids_of(Which which) {
   std::vector<std::uint64_t> ids;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [id, entry] : served_)
-      if (which(entry)) ids.push_back(id);
-  }
-  Entries taken;
-  for (const std::uint64_t id : ids)
-    if (auto stream = take(id)) taken.push_back(std::move(stream));
-  return taken;
+  MutexLock lock(mutex_);
+  for (const auto& [id, entry] : served_)
+    if (which(entry)) ids.push_back(id);
+  return ids;
 }
 
 void StreamTable::end(std::uint64_t id, const std::exception_ptr& error) {
@@ -280,21 +272,16 @@ void StreamTable::leaves(std::uint64_t id, const AgentId& to) {
 }
 
 void StreamTable::draining() {
-  std::vector<std::uint64_t> results;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [id, entry] : served_)
-      if (entry.result) results.push_back(id);
-  }
-  for (const std::uint64_t id : results)
+  for (const std::uint64_t id : ids_of([](const Entry& entry) { return entry.result; }))
     stop(id, stream_error(ErrorKind::shut_down, "the agent that serves this stream is shutting down"));
 }
 
 void StreamTable::peer_gone(const AgentId& peer, const Error& reason) {
   const auto error = stream_error(reason.kind(), peer.name + ": " + reason.what());
-  for (const auto& stream :
-       take_all([&](const Entry& entry) { return entry.reader != nullptr && *entry.reader == peer; }))
-    stream->end(error);
+  const auto is_of_peer = [&](const Entry& entry) {
+    return entry.reader != nullptr && *entry.reader == peer;
+  };
+  for (const std::uint64_t id : ids_of(is_of_peer)) end(id, error);
 }
 
 void StreamTable::shut_down() {
@@ -304,8 +291,9 @@ void StreamTable::shut_down() {
   }
   // An agent that closes without a goodbye is lost to its peers, so it must not reply to them.
   std::vector<std::shared_ptr<IncomingCall>> unanswered;
-  for (const auto& stream : take_all([](const Entry&) { return true; }))
-    stream->end(stream_error(ErrorKind::shut_down, "this agent has shut down"), &unanswered);
+  for (const std::uint64_t id : ids_of([](const Entry&) { return true; }))
+    if (const auto stream = take(id))
+      stream->end(stream_error(ErrorKind::shut_down, "this agent has shut down"), &unanswered);
   MutexLock lock(mutex_);
   unanswered_ = std::move(unanswered);
 }

@@ -36,6 +36,9 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   StreamHome home(OutgoingMessage& message) const;  // for generators in the message
   std::uint64_t hand_over(OutgoingMessage& message, std::shared_ptr<ServedStream> stream);
   static std::shared_ptr<StreamReader> receive(ValueReader value);
+  // A call of a method of the StreamTable of another agent.
+  static OutgoingCall make_call(const Peer& source, std::string_view method,
+                                std::initializer_list<std::uint64_t> arguments);
   static void send_close(const Peer& source, std::uint64_t id);
 
   void end(std::uint64_t id, const std::exception_ptr& error);
@@ -61,15 +64,14 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
     std::string counted_as;                 // the key in open_
     bool result = false;                    // the stream is the result of a call that this agent served
   };
-  using Entries = std::vector<std::shared_ptr<ServedStream>>;
 
   Peer peer(const AgentId& id) const;
   void note(IncomingMessage& message, const AgentId& from, std::string_view method);
   Entry* entry_of(std::uint64_t id) WEFT_REQUIRES(mutex_);  // null: the stream is not open
   std::shared_ptr<ServedStream> find(std::uint64_t id, const IncomingCall& asked_by);
-  std::shared_ptr<ServedStream> take(std::uint64_t id);
+  std::shared_ptr<ServedStream> take(std::uint64_t id);  // null: the stream is not open
   template <class Which>
-  Entries take_all(Which which);
+  std::vector<std::uint64_t> ids_of(Which which);
 
   const std::weak_ptr<AgentCore> core_;
   const AgentId self_;
