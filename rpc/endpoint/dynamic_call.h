@@ -7,7 +7,7 @@
 //                        }).get();
 //   reply.result().find_field("price", 0, price);
 //
-// A result that is a stream is read with DynamicStream (rpc/stream/dynamic_stream.h).
+// A result that is a stream is read with DynamicStream (rpc/stream/stream.h).
 // Thread-safety: call_by_name() as Peer; a reply may be used by one thread at a time.
 #pragma once
 

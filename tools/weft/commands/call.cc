@@ -1,5 +1,5 @@
 #include <weft/rpc/endpoint/dynamic_call.h>
-#include <weft/rpc/stream/dynamic_stream.h>
+#include <weft/rpc/stream/stream.h>
 
 #include <unistd.h>
 
