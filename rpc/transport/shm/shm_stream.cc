@@ -3,7 +3,6 @@
 // the rings; the other process then writes a byte (a knock) to the socket, and on_knock() runs the jobs.
 #include <weft/rpc/transport/shm/shm_stream.h>
 
-#include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/transport/shm/ring.h>
 
 #include <asio/error.hpp>
@@ -16,65 +15,68 @@
 namespace weft::rpc {
 namespace {
 
-// The state of a stream. It is shared with the wait for the socket and with posted jobs, which may run after
-// the stream has been destroyed.
-class ShmCore final : public LoopPoller,
-                      public BulkAccess,
-                      private Doorbell,
-                      public std::enable_shared_from_this<ShmCore> {
+class ShmStream final : public ByteStream, public LoopPoller, public BulkAccess, private Doorbell {
  public:
-  ShmCore(ShmEnds ends, std::shared_ptr<Loop> loop)
+  ShmStream(ShmEnds ends, std::shared_ptr<Loop> loop)
       : loop_(std::move(loop)),
         ends_(std::move(ends)),
         writer_(ends_.outbound, *this),
         reader_(ends_.inbound, *this),
-        awake_(loop_->spins()) {}
-
-  void start() {
+        awake_(loop_->spins()) {
     asio::error_code ignored;
     ends_.socket.native_non_blocking(true, ignored);
     ends_.outbound.close_descriptor();
     ends_.inbound.close_descriptor();
     if (awake_) loop_->add_poller(*this);
-    auto jobs = std::make_shared<Jobs>();
+    auto jobs = std::make_shared<Jobs>(Jobs{.stream = this});
     jobs_ = jobs.get();
     jobs_alive_ = jobs;
     await_knock(std::move(jobs));
   }
+  ~ShmStream() override { ShmStream::close(); }
 
-  std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error) {
+  std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error) override {
     return reader_.read(into, error);
   }
-  std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error) {
+  std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error) override {
     if (gone_ || ended_) {
       error = asio::error::broken_pipe;
       return 0;
     }
     return writer_.write(from, error);
   }
-  void when_readable(Callback job) { await(&Jobs::readable, std::move(job)); }
-  void when_writable(Callback job) { await(&Jobs::writable, std::move(job)); }
-  void end_writing() {
+  void when_readable(Callback job) override { await(&Jobs::readable, std::move(job)); }
+  void when_writable(Callback job) override { await(&Jobs::writable, std::move(job)); }
+  void shut_down_writing(std::error_code&) override {
     if (!std::exchange(ended_, true)) writer_.end();
   }
 
-  void close() {
-    if (closed_) return;
-    end_writing();
-    closed_ = true;
+  void close() override {
+    if (jobs_ == nullptr) return;
+    std::error_code ignored;
+    ShmStream::shut_down_writing(ignored);
+    jobs_ = nullptr;
     loop_->remove_poller(*this);
-    asio::error_code ignored;
     ends_.socket.close(ignored);
     // Unmap now: the closed stream may be kept for a long time.
     const ShmSegment unmapped[] = {std::move(ends_.outbound), std::move(ends_.inbound)};
     ends_.memory.reset();
     ends_.kept.reset();
-    jobs_ = nullptr;
     const auto kept = std::move(kept_jobs_);
-    if (const auto jobs = jobs_alive_.lock()) const Jobs dropped = std::move(*jobs);
+    if (const auto jobs = jobs_alive_.lock()) {
+      jobs->stream = nullptr;
+      const Jobs dropped = std::move(*jobs);  // last: the jobs may own this stream
+    }
   }
 
-  const ShmEnds& ends() const { return ends_; }
+  std::string describe() const override { return ends_.description; }
+  std::string identity() const override { return ends_.identity; }
+  std::optional<HostPair> hosts() const override { return HostPair{}; }
+  std::string explain(const std::error_code& error) const override {
+    return error == std::errc::protocol_error ? "the other side wrote malformed data into the shared memory"
+                                              : error.message();
+  }
+  BulkAccess* bulk() override { return ends_.memory ? this : nullptr; }
 
   // --- BulkAccess ---
 
@@ -109,9 +111,10 @@ class ShmCore final : public LoopPoller,
  private:
   // The requested jobs. The wait for a knock, which is pending or running, owns them, as the socket owns the
   // jobs in other streams. So if the program destroys its io_context, the wait and the jobs are destroyed,
-  // too.
+  // too. Posted jobs and the wait find the stream here, because they may run after it has been destroyed.
   struct Jobs {
     Callback readable, writable, acknowledged;
+    ShmStream* stream;  // null: it is closed
   };
 
   bool readable_due() const { return jobs_->readable && reader_.readable(); }
@@ -120,7 +123,7 @@ class ShmCore final : public LoopPoller,
     return jobs_->acknowledged && writer_.acknowledged() != seen_acknowledged_;
   }
   void await(Callback Jobs::* slot, Callback job) {
-    if (closed_) return;
+    if (jobs_ == nullptr) return;
     jobs_->*slot = std::move(job);
     expect();
   }
@@ -129,17 +132,17 @@ class ShmCore final : public LoopPoller,
   bool run_due() {
     const bool readable = readable_due(), writable = writable_due(), acknowledged = acknowledged_due();
     if (!readable && !writable && !acknowledged) return false;
-    const auto self = shared_from_this();  // a job may close the stream
+    const auto jobs = jobs_alive_.lock();  // a job may close or destroy the stream
     running_ = true;
-    if (readable) run(&Jobs::readable);
-    if (writable) run(&Jobs::writable);
-    if (acknowledged) run(&Jobs::acknowledged);
-    running_ = false;
+    if (readable) run(*jobs, &Jobs::readable);
+    if (writable) run(*jobs, &Jobs::writable);
+    if (acknowledged) run(*jobs, &Jobs::acknowledged);
+    if (jobs->stream != nullptr) running_ = false;
     return true;
   }
-  void run(Callback Jobs::* slot) {
-    if (closed_) return;  // by an earlier job
-    if (Callback job = std::move(jobs_->*slot)) job();
+  static void run(Jobs& jobs, Callback Jobs::* slot) {
+    if (jobs.stream == nullptr) return;  // an earlier job has closed it
+    if (Callback job = std::move(jobs.*slot)) job();
   }
 
   // A job was requested. On a loop that polls, poll() finds it. Otherwise settle() follows run_due().
@@ -154,45 +157,45 @@ class ShmCore final : public LoopPoller,
     return quiet;
   }
   void settle() {
-    if (closed_) return;
+    const auto jobs = jobs_alive_.lock();
     run_due();
-    if (!closed_ && !awake_ && !ask_to_be_woken()) settle_soon();
+    if (jobs->stream != nullptr && !awake_ && !ask_to_be_woken()) settle_soon();
   }
   void settle_soon() {
     if (std::exchange(settling_, true)) return;
-    loop_->post(while_alive(this, [](auto& self) {
-      if (self.closed_) return;
-      self.settling_ = false;
-      self.settle();
-    }));
+    loop_->post([weak = jobs_alive_] {
+      const auto jobs = weak.lock();
+      if (jobs == nullptr || jobs->stream == nullptr) return;
+      jobs->stream->settling_ = false;
+      jobs->stream->settle();
+    });
   }
 
   // One wait is always pending: for a knock, and for the end of the socket.
   void await_knock(std::shared_ptr<Jobs> jobs) {
-    ends_.socket.async_wait(asio::socket_base::wait_read, [weak = weak_from_this(), jobs = std::move(jobs)](
-                                                              const asio::error_code& error) mutable {
-      if (const auto self = weak.lock()) self->loop_->run_turn([&] { self->waited(error, std::move(jobs)); });
-    });
+    ends_.socket.async_wait(
+        asio::socket_base::wait_read,
+        [weak = std::weak_ptr(loop_), jobs = std::move(jobs)](const asio::error_code& error) mutable {
+          const auto loop = weak.lock();
+          if (loop == nullptr) return;
+          // In a turn, because another thread's turn may have closed the stream after the wait had completed.
+          loop->run_turn([&] {
+            if (auto* const stream = jobs->stream) stream->waited(error, std::move(jobs));
+          });
+        });
   }
-  // In a turn, because another thread's turn may have closed the stream after the wait had completed.
   void waited(const asio::error_code& error, std::shared_ptr<Jobs> jobs) {
-    if (closed_) return;
-    if (error) {
-      kept_jobs_ = std::move(jobs);
-    } else {
-      on_knock(std::move(jobs));
+    if (!error) {
+      std::array<std::byte, 64> knocks;
+      const ssize_t bytes = ::recv(ends_.socket.native_handle(), knocks.data(), knocks.size(), MSG_DONTWAIT);
+      if (bytes == 0 || (bytes < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+        gone_ = true;
+        reader_.abandon();
+      }
+      settle();
+      if (jobs->stream == nullptr) return;
     }
-  }
-  void on_knock(std::shared_ptr<Jobs> jobs) {
-    std::array<std::byte, 64> knocks;
-    const ssize_t bytes = ::recv(ends_.socket.native_handle(), knocks.data(), knocks.size(), MSG_DONTWAIT);
-    if (bytes == 0 || (bytes < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
-      gone_ = true;
-      reader_.abandon();
-    }
-    settle();
-    if (closed_) return;
-    if (gone_) {
+    if (error || gone_) {
       kept_jobs_ = std::move(jobs);
     } else {
       await_knock(std::move(jobs));
@@ -217,46 +220,12 @@ class ShmCore final : public LoopPoller,
   bool settling_ = false;  // settle() has been posted
   bool ended_ = false;     // this side's direction
   bool gone_ = false;      // the other process or its stream has ended
-  bool closed_ = false;
-};
-
-class ShmStream final : public ByteStream {
- public:
-  explicit ShmStream(std::shared_ptr<ShmCore> core) : core_(std::move(core)) {}
-  ~ShmStream() override { core_->close(); }
-
-  std::size_t read(std::span<const std::span<std::byte>> into, std::error_code& error) override {
-    return core_->read(into, error);
-  }
-  std::size_t write(std::span<const std::span<const std::byte>> from, std::error_code& error) override {
-    return core_->write(from, error);
-  }
-  void when_readable(Callback job) override { core_->when_readable(std::move(job)); }
-  void when_writable(Callback job) override { core_->when_writable(std::move(job)); }
-  void shut_down_writing(std::error_code&) override { core_->end_writing(); }
-  void close() override {
-    const auto core = core_;  // the jobs that are dropped may own this stream
-    core->close();
-  }
-  std::string describe() const override { return core_->ends().description; }
-  std::string identity() const override { return core_->ends().identity; }
-  std::optional<HostPair> hosts() const override { return HostPair{}; }
-  std::string explain(const std::error_code& error) const override {
-    return error == std::errc::protocol_error ? "the other side wrote malformed data into the shared memory"
-                                              : error.message();
-  }
-  BulkAccess* bulk() override { return core_->ends().memory ? core_.get() : nullptr; }
-
- private:
-  const std::shared_ptr<ShmCore> core_;
 };
 
 }  // namespace
 
 std::unique_ptr<ByteStream> make_shm_stream(ShmEnds ends, std::shared_ptr<Loop> loop) {
-  auto core = std::make_shared<ShmCore>(std::move(ends), std::move(loop));
-  core->start();
-  return std::make_unique<ShmStream>(std::move(core));
+  return std::make_unique<ShmStream>(std::move(ends), std::move(loop));
 }
 
 }  // namespace weft::rpc
