@@ -59,12 +59,7 @@ void FrameReader::advance(std::size_t bytes) {
     return;
   }
   if (stage_ == Stage::body) {
-    while (bytes != 0 && piece_ < pieces_.size()) {
-      const std::size_t n = std::min(bytes, pieces_[piece_].size());
-      pieces_[piece_] = pieces_[piece_].subspan(n);
-      bytes -= n;
-      if (pieces_[piece_].empty()) ++piece_;
-    }
+    while (bytes != 0 && piece_ < pieces_.size()) bytes -= next_piece(bytes).size();
   }
   end_ += bytes;
 }
@@ -106,9 +101,14 @@ std::optional<InboundFrame> FrameReader::next() {
     if (header_filled_ != frame_.header.size()) return std::nullopt;
     begin_body();
   }
-  fill_body();
+  while (piece_ < pieces_.size() && staged() != 0) take(next_piece(staged()));
   if (piece_ != pieces_.size()) return std::nullopt;
-  if (!addresses_.empty()) end_body();
+  if (!addresses_.empty()) {
+    auto address = addresses_.begin();
+    for (const Buffer& attachment : frame_.attachments)
+      if (bulk_.contains(attachment.size())) pulls_.push_back({*address++, attachment.bytes()});
+    addresses_.clear();
+  }
   if (!pulls_.empty()) return std::nullopt;
   stage_ = Stage::prefix;
   greeted_ = greeted_ || frame_.prefix.kind == FrameKind::hello;
@@ -165,20 +165,12 @@ void FrameReader::begin_body() {
   stage_ = Stage::body;
 }
 
-void FrameReader::fill_body() {
-  while (piece_ < pieces_.size() && staged() != 0) {
-    const std::size_t n = std::min(staged(), pieces_[piece_].size());
-    take(pieces_[piece_].first(n));
-    pieces_[piece_] = pieces_[piece_].subspan(n);
-    if (pieces_[piece_].empty()) ++piece_;
-  }
-}
-
-void FrameReader::end_body() {
-  auto address = addresses_.begin();
-  for (const Buffer& attachment : frame_.attachments)
-    if (bulk_.contains(attachment.size())) pulls_.push_back({*address++, attachment.bytes()});
-  addresses_.clear();
+std::span<std::byte> FrameReader::next_piece(std::size_t max) {
+  std::span<std::byte>& piece = pieces_[piece_];
+  const auto next = piece.first(std::min(max, piece.size()));
+  piece = piece.subspan(next.size());
+  if (piece.empty()) ++piece_;
+  return next;
 }
 
 }  // namespace weft::rpc

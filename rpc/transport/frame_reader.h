@@ -71,8 +71,7 @@ class WEFT_EXPORT FrameReader {
   std::size_t staging_wanted() const;
   void make_room();
   void begin_body();
-  void fill_body();
-  void end_body();
+  std::span<std::byte> next_piece(std::size_t max);  // of the body: at most `max` bytes, which have arrived
 
   const Limits limits_;
   const std::shared_ptr<MemoryPool> memory_;
