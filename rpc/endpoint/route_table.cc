@@ -2,7 +2,7 @@
 
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/sessions.h>
-#include <weft/rpc/transport/local_address.h>
+#include <weft/rpc/transport/address.h>
 
 #include <algorithm>
 

@@ -3,7 +3,6 @@
 #include <weft/rpc/job/job_url.h>
 #include <weft/rpc/job/membership/roster.h>
 #include <weft/rpc/transport/address.h>
-#include <weft/rpc/transport/local_address.h>
 
 #include <cstdio>
 #include <random>

@@ -10,7 +10,7 @@
 
 #include <weft/rpc/core/export.h>
 #include <weft/rpc/core/loop.h>
-#include <weft/rpc/transport/local_address.h>
+#include <weft/rpc/transport/address.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -4,7 +4,6 @@
 #include <weft/rpc/transport/internal/attempts.h>
 #include <weft/rpc/transport/internal/socket_listener.h>
 #include <weft/rpc/transport/internal/socket_stream.h>
-#include <weft/rpc/transport/local_address.h>
 #include <weft/rpc/transport/stream_connection.h>
 #include <weft/rpc/transport/tls_stream.h>
 

@@ -5,7 +5,7 @@
 #include <weft/rpc/job/membership/job_membership.h>
 #include <weft/rpc/job/store/program_store.h>
 #include <weft/rpc/job/store/remote_store.h>
-#include <weft/rpc/transport/local_address.h>
+#include <weft/rpc/transport/address.h>
 
 #include <thread>
 

@@ -1,5 +1,5 @@
 #include <weft/rpc/job/environment.h>
-#include <weft/rpc/transport/local_address.h>
+#include <weft/rpc/transport/address.h>
 
 #include "tests/support/errors.h"
 

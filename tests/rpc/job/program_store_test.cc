@@ -3,7 +3,7 @@
 
 #include <weft/rpc/job/environment.h>
 #include <weft/rpc/job/store/store.h>
-#include <weft/rpc/transport/local_address.h>
+#include <weft/rpc/transport/address.h>
 
 #include "tests/support/cluster.h"
 #include "tests/support/job.h"

@@ -3,7 +3,7 @@
 #include <weft/rpc/core/mutex.h>
 #include <weft/rpc/job/job.h>
 #include <weft/rpc/rpc.h>
-#include <weft/rpc/transport/local_address.h>
+#include <weft/rpc/transport/address.h>
 
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
