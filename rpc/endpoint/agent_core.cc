@@ -9,8 +9,6 @@
 #include <weft/rpc/transport/in_process.h>
 #include <weft/rpc/transport/shm/companion.h>
 #include <weft/rpc/transport/shm/shm_transport.h>
-#include <weft/rpc/transport/tcp_transport.h>
-#include <weft/rpc/transport/unix_transport.h>
 
 #include <sys/resource.h>
 

@@ -1,11 +1,9 @@
-#include <weft/rpc/transport/tcp_transport.h>
-
 #include <weft/rpc/core/while_alive.h>
+#include <weft/rpc/transport/address.h>
 #include <weft/rpc/transport/internal/attempts.h>
 #include <weft/rpc/transport/internal/socket_listener.h>
 #include <weft/rpc/transport/internal/socket_stream.h>
 #include <weft/rpc/transport/stream_connection.h>
-#include <weft/rpc/transport/tls_stream.h>
 
 #include <asio/ip/tcp.hpp>
 
@@ -35,23 +33,19 @@ void keep_alive(tcp::socket& socket) {
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
 }
 
-enum class Side { client, server };
-
-// host: the name that the certificate must be for; only for a client.
+// dialled: of a client, the name that the certificate must be for.
 std::shared_ptr<Connection> make_connection(tcp::socket socket, const std::shared_ptr<Loop>& loop,
-                                            const ConnectionOptions& options, Side side,
-                                            const std::string& host = {}) {
+                                            const ConnectionOptions& options,
+                                            const std::optional<std::string>& dialled) {
   asio::error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
   keep_alive(socket);
   const auto local = socket.local_endpoint(ignored);
   const auto remote = socket.remote_endpoint(ignored);
-  std::unique_ptr<ByteStream> stream = std::make_unique<SocketStream<tcp>>(
-      std::move(socket), loop, "tcp " + text(local) + (side == Side::client ? " -> " : " <- ") + text(remote),
+  auto stream = std::make_unique<SocketStream<tcp>>(
+      std::move(socket), loop, "tcp " + text(local) + (dialled ? " -> " : " <- ") + text(remote),
       HostPair{host_of(local), host_of(remote)});
-  stream = side == Side::server ? secured_server(std::move(stream), options, loop)
-                                : secured_client(std::move(stream), options, host, loop);
-  return std::make_shared<StreamConnection>(std::move(stream), loop, options);
+  return make_secured_connection(std::move(stream), loop, options, dialled);
 }
 
 // One connect(), from resolving the name to the result; used on its loop. Each address of the host is tried
@@ -136,7 +130,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   }
   void succeed() {
     std::exchange(done_, nullptr)(capture([&] {
-      return make_connection(std::move(socket_), loop_, options_, Side::client,
+      return make_connection(std::move(socket_), loop_, options_,
                              address_.certified.empty() ? address_.host : address_.certified);
     }));
   }
@@ -186,22 +180,19 @@ class TcpTransport final : public Transport {
 
   std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& options,
                                    bool allow_remote, Accepted accepted) override {
-    auto loop = pick();
-    asio::io_context& context = io_context_of(*loop);
-    try {
-      tcp::acceptor acceptor = bind(context, address, allow_remote);
-      const auto bound = acceptor.local_endpoint();
-      Address actual{"tcp", bound.address().to_string(), std::to_string(bound.port()), {}};
-      return SocketListener<tcp>::make(
-          std::move(acceptor), std::move(loop), std::move(actual), std::move(pick),
-          [options, accepted = std::move(accepted)](tcp::socket socket, const std::shared_ptr<Loop>& theirs) {
-            auto connection = make_connection(std::move(socket), theirs, options, Side::server);
-            theirs->post([accepted, connection] { accepted(connection); });
-          },
-          [] {});
-    } catch (const asio::system_error& error) {
-      throw Error(ErrorKind::unavailable, "cannot listen on " + address.text() + ": " + error.what());
-    }
+    return SocketListener<tcp>::make(
+        address, std::move(pick),
+        [allow_remote](asio::io_context& context, Address& actual) {
+          tcp::acceptor acceptor = bind(context, actual, allow_remote);
+          const auto bound = acceptor.local_endpoint();
+          actual = {"tcp", bound.address().to_string(), std::to_string(bound.port()), {}};
+          return acceptor;
+        },
+        [options, accepted = std::move(accepted)](tcp::socket socket, const std::shared_ptr<Loop>& theirs) {
+          auto connection = make_connection(std::move(socket), theirs, options, std::nullopt);
+          theirs->post([accepted, connection] { accepted(connection); });
+        },
+        [] {});
   }
 
  private:

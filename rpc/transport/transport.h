@@ -80,4 +80,10 @@ class WEFT_EXPORT Transport {
                                            Accepted accepted) = 0;
 };
 
+// TCP: the transport between hosts, over IPv4 and IPv6, with TCP_NODELAY. A listener on an address other than
+// loopback requires allow_remote. Unix sockets: a transport within a host. The socket's file has mode 0600
+// and is removed with its listener. Connections of both use TLS if ConnectionOptions::credentials is set.
+WEFT_EXPORT std::unique_ptr<Transport> make_tcp_transport();
+WEFT_EXPORT std::unique_ptr<Transport> make_unix_transport();
+
 }  // namespace weft::rpc

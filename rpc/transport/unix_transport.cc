@@ -1,20 +1,19 @@
-#include <weft/rpc/transport/unix_transport.h>
-
 #include <weft/rpc/transport/internal/socket_listener.h>
 #include <weft/rpc/transport/internal/socket_stream.h>
 #include <weft/rpc/transport/internal/unix_socket.h>
 #include <weft/rpc/transport/stream_connection.h>
-#include <weft/rpc/transport/tls_stream.h>
 
 namespace weft::rpc {
 namespace {
 
 using Protocol = asio::local::stream_protocol;
 
-std::unique_ptr<ByteStream> stream_of(Protocol::socket socket, const std::shared_ptr<Loop>& loop,
-                                      std::string description) {
-  return std::make_unique<SocketStream<Protocol>>(std::move(socket), loop, std::move(description),
-                                                  HostPair{});
+std::shared_ptr<Connection> make_connection(Protocol::socket socket, const std::shared_ptr<Loop>& loop,
+                                            const ConnectionOptions& options, std::string description,
+                                            const std::optional<std::string>& dialled) {
+  return make_secured_connection(
+      std::make_unique<SocketStream<Protocol>>(std::move(socket), loop, std::move(description), HostPair{}),
+      loop, options, dialled);
 }
 
 class UnixTransport final : public Transport {
@@ -35,33 +34,22 @@ class UnixTransport final : public Transport {
           return done(
               cannot_connect(target, error.message(), refused ? Refusal::on_this_host : Refusal::none));
         }
-        done(capture([&]() -> std::shared_ptr<Connection> {
-          auto stream = stream_of(std::move(*socket), loop, "unix -> " + target);
-          return std::make_shared<StreamConnection>(secured_client(std::move(stream), options, {}, loop),
-                                                    loop, options);
-        }));
+        done(capture(
+            [&] { return make_connection(std::move(*socket), loop, options, "unix -> " + target, ""); }));
       });
     });
   }
 
   std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& options,
                                    bool, Accepted accepted) override {
-    auto loop = pick();
-    try {
-      auto acceptor = listen_on(io_context_of(*loop), unix_endpoint(address));
-      return SocketListener<Protocol>::make(
-          std::move(acceptor), std::move(loop), address, std::move(pick),
-          [options, accepted = std::move(accepted), target = address.text()](
-              Protocol::socket socket, const std::shared_ptr<Loop>& theirs) {
-            auto stream = stream_of(std::move(socket), theirs, "unix <- " + target);
-            auto connection = std::make_shared<StreamConnection>(
-                secured_server(std::move(stream), options, theirs), theirs, options);
-            theirs->post([accepted, connection] { accepted(connection); });
-          },
-          [path = address.path] { ::unlink(path.c_str()); });
-    } catch (const asio::system_error& error) {
-      throw Error(ErrorKind::unavailable, "cannot listen on " + address.text() + ": " + error.what());
-    }
+    return SocketListener<Protocol>::make(
+        address, std::move(pick), listen_on,
+        [options, accepted = std::move(accepted), description = "unix <- " + address.text()](
+            Protocol::socket socket, const std::shared_ptr<Loop>& theirs) {
+          auto connection = make_connection(std::move(socket), theirs, options, description, std::nullopt);
+          theirs->post([accepted, connection] { accepted(connection); });
+        },
+        [path = address.path] { ::unlink(path.c_str()); });
   }
 };
 

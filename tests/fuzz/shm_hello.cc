@@ -30,8 +30,8 @@ void run(const std::uint8_t* data, std::size_t size) {
     auto again = rpc::ShmHello::decode(hello.encode());
     if (!(again == hello)) fail("does not read as it is written");
   });
-  attempt([&] { (void)rpc::ShmProof::decode(std::span(bytes).first<rpc::ShmProof::size>()); });
-  attempt([&] { (void)rpc::ShmVerdict::decode(std::span(bytes).first<rpc::ShmVerdict::size>()); });
+  for (const auto kind : {rpc::ShmAnswer::proof, rpc::ShmAnswer::verdict})
+    attempt([&] { (void)rpc::ShmAnswer::decode(kind, std::span(bytes).first<rpc::ShmAnswer::size>()); });
 }
 
 }  // namespace
@@ -47,8 +47,8 @@ Corpus seeds() {
   const auto bulk = hello.encode();
   return {{"plain", input({}, plain)},
           {"bulk", input({}, bulk)},
-          {"proof", input({}, rpc::ShmProof{.address = 0x1000}.encode())},
-          {"verdict", input({}, rpc::ShmVerdict{.readable = true}.encode())}};
+          {"proof", input({}, rpc::ShmAnswer{rpc::ShmAnswer::proof, 0x1000}.encode())},
+          {"verdict", input({}, rpc::ShmAnswer{rpc::ShmAnswer::verdict, 1}.encode())}};
 }
 
 }  // namespace weft::fuzz

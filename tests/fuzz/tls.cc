@@ -90,12 +90,11 @@ void run(const std::uint8_t* data, std::size_t size) {
   const auto loop = std::make_shared<ManualLoop>();
   auto left = PairedStream::make(loop), right = PairedStream::make(loop);
   const std::string up(100 + 300 * (setting >> 6), 'u'), down(50, 'd');
-  Talker client(
-      std::make_unique<rpc::TlsStream>(std::move(left.first), *all[setting % 3],
-                                       rpc::ExpectedPeer{.host = "server", .agent = "server"}, loop),
-      up, true);
-  Talker server(std::make_unique<rpc::TlsStream>(std::move(right.second), *all[setting / 3 % 3], loop), down,
-                true);
+  Talker client(rpc::make_tls_stream(std::move(left.first), *all[setting % 3],
+                                     rpc::ExpectedPeer{.host = "server", .agent = "server"}, loop),
+                up, true);
+  Talker server(rpc::make_tls_stream(std::move(right.second), *all[setting / 3 % 3], std::nullopt, loop),
+                down, true);
   Direction there{*left.second, *right.first, {}, {}}, back{*right.first, *left.second, {}, {}};
   client.start();
   server.start();

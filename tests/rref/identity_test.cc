@@ -3,7 +3,7 @@
 #include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/endpoint/sessions.h>
 #include <weft/rpc/testing/test_authority.h>
-#include <weft/rpc/transport/tcp_transport.h>
+#include <weft/rpc/transport/transport.h>
 
 #include "tests/rref/rref_support.h"
 

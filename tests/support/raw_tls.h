@@ -154,9 +154,9 @@ struct RawPair {
   RawPair(const rpc::Credentials& credentials, RawOptions options,
           rpc::ExpectedPeer expected = {.host = "x"}) {
     auto ends = PairedStream::make(loop);
-    auto stream = options.server ? std::make_unique<rpc::TlsStream>(std::move(ends.first), credentials,
-                                                                    std::move(expected), loop)
-                                 : std::make_unique<rpc::TlsStream>(std::move(ends.first), credentials, loop);
+    auto stream = options.server
+                      ? rpc::make_tls_stream(std::move(ends.first), credentials, std::move(expected), loop)
+                      : rpc::make_tls_stream(std::move(ends.first), credentials, std::nullopt, loop);
     ours = std::make_unique<Talker>(std::move(stream), message);
     theirs = std::make_unique<RawTls>(std::move(ends.second), std::move(options));
   }

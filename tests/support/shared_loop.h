@@ -10,7 +10,7 @@
 #include <weft/rpc/core/asio_loop.h>
 #include <weft/rpc/endpoint/options.h>
 #include <weft/rpc/testing/wait.h>
-#include <weft/rpc/transport/tcp_transport.h>
+#include <weft/rpc/transport/transport.h>
 
 #include <sys/resource.h>
 #include <asio/executor_work_guard.hpp>

@@ -41,9 +41,9 @@ inline std::shared_ptr<Handover<rpc::Result<std::unique_ptr<rpc::ByteStream>>>> 
   on(*loop, [&] {
     rpc::ShmHandshake::Socket asio_socket(static_cast<asio::io_context&>(loop->context()),
                                           asio::local::stream_protocol(), socket);
-    rpc::ShmHandshake::make(std::move(asio_socket), loop, options, "shm test", [made](auto result) {
-      made->give(std::move(result));
-    })->begin();
+    std::make_shared<rpc::ShmHandshake>(std::move(asio_socket), loop, options, "shm test",
+                                        [made](auto result) { made->give(std::move(result)); })
+        ->begin();
   });
   return made;
 }

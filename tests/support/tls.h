@@ -30,12 +30,11 @@ struct TlsPair {
     auto ends = PairedStream::make(loop, options);
     client_end = ends.first.get();
     server_end = ends.second.get();
-    client =
-        std::make_unique<Talker>(std::make_unique<rpc::TlsStream>(std::move(ends.first), client_credentials,
-                                                                  std::move(expected), loop),
-                                 from_client);
+    client = std::make_unique<Talker>(
+        rpc::make_tls_stream(std::move(ends.first), client_credentials, std::move(expected), loop),
+        from_client);
     server = std::make_unique<Talker>(
-        std::make_unique<rpc::TlsStream>(std::move(ends.second), server_credentials, loop), from_server);
+        rpc::make_tls_stream(std::move(ends.second), server_credentials, std::nullopt, loop), from_server);
   }
 
   TlsPair& run() {

@@ -24,13 +24,12 @@ constexpr const char* ciphers = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:T
   throw Error(ErrorKind::invalid_argument, what.source + ": " + why);
 }
 
-[[noreturn]] void out_of_openssl() { throw Error(ErrorKind::internal, "OpenSSL: " + openssl::first_error()); }
-
-std::chrono::system_clock::time_point time_of(const ASN1_TIME* time) {
-  std::tm broken{};
-  ASN1_TIME_to_tm(time, &broken);
-  return std::chrono::system_clock::from_time_t(timegm(&broken));
+// Refuses a part of `from` if a function of OpenSSL has not returned 1.
+void expect_done(int done, const CredentialMaterial::Text& from, const std::string& part) {
+  if (done != 1) refuse(from, "OpenSSL refuses " + part + ": " + openssl::first_error());
 }
+
+[[noreturn]] void out_of_openssl() { throw Error(ErrorKind::internal, "OpenSSL: " + openssl::first_error()); }
 
 std::string text_of(const ASN1_TIME* time) {
   std::tm broken{};
@@ -164,14 +163,11 @@ void CredentialSnapshot::use_certificate(const CredentialMaterial& material) {
   ERR_clear_error();
   if (X509_check_private_key(own, key.get()) != 1)
     refuse(material.key, "the key does not match the certificate in " + material.certificate.source);
-  if (SSL_CTX_use_certificate(context_.get(), own) != 1)
-    refuse(material.certificate, "OpenSSL refuses the certificate: " + openssl::first_error());
-  if (SSL_CTX_use_PrivateKey(context_.get(), key.get()) != 1)
-    refuse(material.key, "OpenSSL refuses the key: " + openssl::first_error());
+  expect_done(SSL_CTX_use_certificate(context_.get(), own), material.certificate, "the certificate");
+  expect_done(SSL_CTX_use_PrivateKey(context_.get(), key.get()), material.key, "the key");
   for (std::size_t i = 1; i < chain.size(); ++i)
-    if (SSL_CTX_add1_chain_cert(context_.get(), chain[i].get()) != 1)
-      refuse(material.certificate,
-             "OpenSSL refuses the authority " + names_for_people(*chain[i]) + ": " + openssl::first_error());
+    expect_done(static_cast<int>(SSL_CTX_add1_chain_cert(context_.get(), chain[i].get())),
+                material.certificate, "the authority " + names_for_people(*chain[i]));
 }
 
 void CredentialSnapshot::use_trust(const CredentialMaterial::Text& trust) {
@@ -180,8 +176,7 @@ void CredentialSnapshot::use_trust(const CredentialMaterial::Text& trust) {
   // agent's.
   X509_STORE_set_flags(store, X509_V_FLAG_PARTIAL_CHAIN);
   for (const auto& certificate : certificates_in(trust))
-    if (X509_STORE_add_cert(store, certificate.get()) != 1)
-      refuse(trust, "OpenSSL refuses " + names_for_people(*certificate) + ": " + openssl::first_error());
+    expect_done(X509_STORE_add_cert(store, certificate.get()), trust, names_for_people(*certificate));
 }
 
 void CredentialSnapshot::use_secrets(const std::vector<CredentialMaterial::Secret>& secrets) {
@@ -207,24 +202,13 @@ void CredentialSnapshot::use_secrets(const std::vector<CredentialMaterial::Secre
   SSL_CTX_set_psk_find_session_callback(context_.get(), find_secret);
 }
 
-openssl::Ssl CredentialSnapshot::make(HandshakeNotes& notes) const {
+openssl::Ssl CredentialSnapshot::make(HandshakeNotes& notes, bool server) const {
   openssl::Ssl ssl(SSL_new(context_.get()));
   if (ssl == nullptr) out_of_openssl();
   notes.credentials = this;
   SSL_set_app_data(ssl.get(), &notes);
-  return ssl;
-}
-
-openssl::Ssl CredentialSnapshot::make_server(HandshakeNotes& notes) const {
-  openssl::Ssl ssl = make(notes);
-  SSL_set_accept_state(ssl.get());
-  return ssl;
-}
-
-openssl::Ssl CredentialSnapshot::make_client(HandshakeNotes& notes) const {
-  openssl::Ssl ssl = make(notes);
-  SSL_set_connect_state(ssl.get());
-  if (notes.host.empty()) return ssl;
+  server ? SSL_set_accept_state(ssl.get()) : SSL_set_connect_state(ssl.get());
+  if (server || notes.host.empty()) return ssl;
   X509_VERIFY_PARAM* rules = SSL_get0_param(ssl.get());
   const std::string address = notes.host.substr(0, notes.host.find('%'));  // without the zone of fe80::1%eth0
   if (X509_VERIFY_PARAM_set1_ip_asc(rules, address.c_str()) == 1) return ssl;
@@ -237,7 +221,9 @@ openssl::Ssl CredentialSnapshot::make_client(HandshakeNotes& notes) const {
 
 std::optional<std::chrono::system_clock::time_point> CredentialSnapshot::expires() const {
   if (certificate_ == nullptr) return std::nullopt;
-  return time_of(X509_get0_notAfter(certificate_.get()));
+  std::tm broken{};
+  ASN1_TIME_to_tm(X509_get0_notAfter(certificate_.get()), &broken);
+  return std::chrono::system_clock::from_time_t(timegm(&broken));
 }
 
 std::string CredentialSnapshot::name() const {
@@ -283,7 +269,8 @@ int CredentialSnapshot::verify(int so_far, X509_STORE_CTX* chain) {
   return 1;
 }
 
-openssl::Session CredentialSnapshot::session(SSL* ssl, const Secret& secret) {
+// OpenSSL takes ownership of the session. Returns 0 if OpenSSL fails, otherwise 1.
+int CredentialSnapshot::use_secret(SSL* ssl, const Secret& secret, SSL_SESSION** found) {
   openssl::Session session(SSL_SESSION_new());
   const SSL_CIPHER* cipher = SSL_CIPHER_find(ssl, cipher_of_secrets);
   if (session == nullptr || cipher == nullptr ||
@@ -291,25 +278,22 @@ openssl::Session CredentialSnapshot::session(SSL* ssl, const Secret& secret) {
       SSL_SESSION_set_cipher(session.get(), cipher) != 1 ||
       SSL_SESSION_set_protocol_version(session.get(), TLS1_3_VERSION) != 1 ||
       SSL_SESSION_set1_id_context(session.get(), session_context(), tls_application.size()) != 1)
-    return nullptr;
-  return session;
+    return 0;
+  notes_of(ssl).secret = secret.id;
+  *found = session.release();
+  return 1;
 }
 
-// Client. OpenSSL copies the id at once, and takes ownership of the session.
+// Client. OpenSSL copies the id at once.
 int CredentialSnapshot::offer_secret(SSL* ssl, const EVP_MD* digest, const unsigned char** id,
                                      std::size_t* id_size, SSL_SESSION** found) {
-  HandshakeNotes& notes = notes_of(ssl);
   *found = nullptr;
   // After a HelloRetryRequest, the server has chosen a hash, which may not be SHA-256, the hash of secrets.
   if (digest != nullptr && EVP_MD_get_type(digest) != NID_sha256) return 1;
-  const Secret& secret = notes.credentials->secrets_.front();
-  openssl::Session session = CredentialSnapshot::session(ssl, secret);
-  if (session == nullptr) return 0;
-  notes.secret = secret.id;
+  const Secret& secret = notes_of(ssl).credentials->secrets_.front();
   *id = reinterpret_cast<const unsigned char*>(secret.id.data());
   *id_size = secret.id.size();
-  *found = session.release();
-  return 1;
+  return use_secret(ssl, secret, found);
 }
 
 // Server. An unknown id is not an error here: a certificate may suffice, otherwise OpenSSL fails the
@@ -319,14 +303,8 @@ int CredentialSnapshot::find_secret(SSL* ssl, const unsigned char* id, std::size
   HandshakeNotes& notes = notes_of(ssl);
   *found = nullptr;
   const std::string_view wanted(reinterpret_cast<const char*>(id), id_size);
-  for (const Secret& secret : notes.credentials->secrets_) {
-    if (secret.id != wanted) continue;
-    openssl::Session session = CredentialSnapshot::session(ssl, secret);
-    if (session == nullptr) return 0;
-    notes.secret = secret.id;
-    *found = session.release();
-    return 1;
-  }
+  for (const Secret& secret : notes.credentials->secrets_)
+    if (secret.id == wanted) return use_secret(ssl, secret, found);
   notes.unknown_secret = printable(wanted);
   return 1;
 }

@@ -50,9 +50,9 @@ class CredentialSnapshot {
   explicit CredentialSnapshot(const CredentialMaterial& material);  // throws invalid_argument
   ~CredentialSnapshot();
 
-  // Make the TLS state of one connection. `notes` must outlive it. Throw internal if OpenSSL has no memory.
-  openssl::Ssl make_server(HandshakeNotes& notes) const;
-  openssl::Ssl make_client(HandshakeNotes& notes) const;  // verifies notes.host and notes.expected_agent
+  // Makes the TLS state of one connection. A client verifies notes.host and notes.expected_agent. `notes`
+  // must outlive it. Throws internal if OpenSSL has no memory.
+  openssl::Ssl make(HandshakeNotes& notes, bool server) const;
 
   bool has_certificate() const { return certificate_ != nullptr; }
   std::optional<std::chrono::system_clock::time_point> expires() const;
@@ -68,8 +68,7 @@ class CredentialSnapshot {
   void use_certificate(const CredentialMaterial& material);
   void use_trust(const CredentialMaterial::Text& trust);
   void use_secrets(const std::vector<CredentialMaterial::Secret>& secrets);
-  openssl::Ssl make(HandshakeNotes& notes) const;
-  static openssl::Session session(SSL* ssl, const Secret& secret);
+  static int use_secret(SSL* ssl, const Secret& secret, SSL_SESSION** found);
 
   // OpenSSL's callbacks.
   static int verify(int so_far, X509_STORE_CTX* chain);

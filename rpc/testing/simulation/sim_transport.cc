@@ -58,7 +58,7 @@ void SimTransport::connect(const rpc::Address& address, std::shared_ptr<rpc::Loo
           if (error) return attempt->fail(error.message(), error == asio::error::connection_refused);
           if (!attempt->done) return;  // it has failed already
           std::exchange(attempt->done, nullptr)(std::static_pointer_cast<rpc::Connection>(
-              std::make_shared<rpc::StreamConnection>(std::move(stream), attempt->loop, options)));
+              rpc::make_stream_connection(std::move(stream), attempt->loop, options)));
         });
       });
 }
@@ -81,7 +81,7 @@ std::unique_ptr<rpc::Listener> SimTransport::listen(const rpc::Address& address,
   door->opened = [picked, options, accepted = std::move(accepted)](std::unique_ptr<SimStream> stream) {
     const std::shared_ptr<SimLoop> loop = *picked;
     loop->post([loop, options, accepted, stream = std::move(stream)]() mutable {
-      accepted(std::make_shared<rpc::StreamConnection>(std::move(stream), loop, options));
+      accepted(rpc::make_stream_connection(std::move(stream), loop, options));
     });
   };
   SimNetwork& network = process_.world().network();

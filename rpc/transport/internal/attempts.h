@@ -1,7 +1,7 @@
 // Attempts: the connections of a transport that are being made, which abort() ends. Thread-safe.
 #pragma once
 
-#include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/core/loop.h>
 #include <weft/rpc/core/mutex.h>
 
 #include <algorithm>
@@ -31,11 +31,10 @@ class Attempts {
     for (const auto& weak : attempts) {
       const auto attempt = weak.lock();
       if (attempt == nullptr) continue;
-      const auto* asio = dynamic_cast<AsioLoop*>(attempt->loop().get());
-      if (asio != nullptr && !asio->owns_thread()) {
-        attempt->abort();  // an agent on the program's io_context is closed on the thread that runs it
-      } else {
+      if (attempt->loop()->owns_thread()) {
         attempt->loop()->post([attempt] { attempt->abort(); });
+      } else {
+        attempt->abort();  // an agent on the program's io_context is closed on the thread that runs it
       }
     }
   }

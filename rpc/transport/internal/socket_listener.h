@@ -20,16 +20,24 @@ class SocketListener final : public std::enable_shared_from_this<SocketListener<
   using Socket = asio::basic_stream_socket<Protocol>;
   using Admit = std::function<void(Socket, const std::shared_ptr<Loop>&)>;  // called on the acceptor's loop
 
-  // `cleanup` runs after the acceptor has closed.
-  static std::unique_ptr<Listener> make(Acceptor acceptor, std::shared_ptr<Loop> loop, Address address,
-                                        Transport::PickLoop pick, Admit admit, Callback cleanup) {
-    const auto self = std::make_shared<SocketListener>(std::move(acceptor), std::move(loop), std::move(pick),
-                                                       std::move(admit));
-    self->loop_->post([self] { self->accept(); });
-    return std::make_unique<Listener>(std::move(address), [self, cleanup = std::move(cleanup)]() mutable {
-      self->close();
-      cleanup();
-    });
+  // open: (asio::io_context&, Address&) -> Acceptor. It may complete the address. If it throws
+  // asio::system_error, make() throws unavailable. cleanup: runs after the acceptor has closed.
+  template <class Open>
+  static std::unique_ptr<Listener> make(Address address, Transport::PickLoop pick, Open open, Admit admit,
+                                        Callback cleanup) {
+    auto loop = pick();
+    try {
+      auto acceptor = open(io_context_of(*loop), address);
+      const auto self = std::make_shared<SocketListener>(std::move(acceptor), std::move(loop),
+                                                         std::move(pick), std::move(admit));
+      self->loop_->post([self] { self->accept(); });
+      return std::make_unique<Listener>(std::move(address), [self, cleanup = std::move(cleanup)]() mutable {
+        self->close();
+        cleanup();
+      });
+    } catch (const asio::system_error& error) {
+      throw Error(ErrorKind::unavailable, "cannot listen on " + address.text() + ": " + error.what());
+    }
   }
 
   SocketListener(Acceptor acceptor, std::shared_ptr<Loop> loop, Transport::PickLoop pick, Admit admit)
@@ -45,19 +53,15 @@ class SocketListener final : public std::enable_shared_from_this<SocketListener<
       acceptor_.close(ignored);
       admit_ = nullptr;
     };
-    const auto* asio = dynamic_cast<AsioLoop*>(loop_.get());
-    if (loop_->running_here() || (asio != nullptr && !asio->owns_thread())) {
-      // If the program runs the io_context itself, it may have stopped doing so, and a posted job would not
-      // run. AgentCore::shut_down() has the loop for its turn, so the acceptor can be closed here.
+    // If the program runs the io_context itself, it may have stopped doing so, and a posted job would not
+    // run. AgentCore::shut_down() has the loop for its turn, so the acceptor can be closed here.
+    if (loop_->running_here() || !loop_->owns_thread()) return end();
+    std::promise<void> done;
+    loop_->post([&] {
       end();
-    } else {
-      std::promise<void> done;
-      loop_->post([&] {
-        end();
-        done.set_value();
-      });
-      done.get_future().wait();
-    }
+      done.set_value();
+    });
+    done.get_future().wait();
   }
 
   void accept() {

@@ -33,13 +33,8 @@ bool is_connected(unsigned state, std::uint64_t inode) {
 
 template <class Word>
 void set_address(Word (&words)[4], const asio::ip::address& address) {
-  if (address.is_v4()) {
-    const auto bytes = address.to_v4().to_bytes();
-    std::memcpy(words, bytes.data(), bytes.size());
-  } else {
-    const auto bytes = address.to_v6().to_bytes();
-    std::memcpy(words, bytes.data(), bytes.size());
-  }
+  const auto set = [&](const auto& bytes) { std::memcpy(words, bytes.data(), bytes.size()); };
+  address.is_v4() ? set(address.to_v4().to_bytes()) : set(address.to_v6().to_bytes());
 }
 
 // Asks the kernel for the user of the socket at `own`. nullopt: it has no user, or the kernel does not

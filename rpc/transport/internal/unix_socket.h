@@ -4,7 +4,6 @@
 
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/transport/address.h>
-#include <weft/rpc/transport/shm/peer_memory.h>
 
 #include <asio/io_context.hpp>
 #include <asio/local/stream_protocol.hpp>
@@ -47,8 +46,8 @@ inline void remove_stale(asio::io_context& context, const asio::local::stream_pr
 }
 
 // Opens a listening socket. Throws asio::system_error.
-inline asio::local::stream_protocol::acceptor listen_on(asio::io_context& context,
-                                                        const asio::local::stream_protocol::endpoint& where) {
+inline asio::local::stream_protocol::acceptor listen_on(asio::io_context& context, const Address& address) {
+  const auto where = unix_endpoint(address);
   remove_stale(context, where);
   asio::local::stream_protocol::acceptor acceptor(context);
   acceptor.open();

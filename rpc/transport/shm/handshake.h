@@ -11,6 +11,8 @@
 #include <weft/rpc/core/loop.h>
 #include <weft/rpc/core/result.h>
 #include <weft/rpc/transport/byte_stream.h>
+#include <weft/rpc/transport/shm/hello.h>
+#include <weft/rpc/transport/shm/segment.h>
 
 #include <asio/local/stream_protocol.hpp>
 
@@ -39,7 +41,7 @@ struct ShmOptions {
   std::size_t max_connections = static_cast<std::size_t>(-1);
 };
 
-class WEFT_EXPORT ShmHandshake {
+class WEFT_EXPORT ShmHandshake final : public std::enable_shared_from_this<ShmHandshake> {
  public:
   using Socket = asio::local::stream_protocol::socket;  // over which the two sides agree
   // Receives the stream, or the error.
@@ -47,19 +49,47 @@ class WEFT_EXPORT ShmHandshake {
 
   // A handshake over this socket, which connect() or begin() starts. description: of the stream. kept:
   // released when the stream is closed, or when the handshake fails.
-  static std::shared_ptr<ShmHandshake> make(Socket socket, std::shared_ptr<Loop> loop,
-                                            const ShmOptions& options, std::string description, Done done,
-                                            std::shared_ptr<void> kept = nullptr);
-  virtual ~ShmHandshake() = default;
+  ShmHandshake(Socket socket, std::shared_ptr<Loop> loop, const ShmOptions& options, std::string description,
+               Done done, std::shared_ptr<void> kept = nullptr);
 
-  virtual const std::shared_ptr<Loop>& loop() const = 0;  // that of make()
+  const std::shared_ptr<Loop>& loop() const { return loop_; }
   // Connects the socket, and then begins.
-  virtual void connect(const asio::local::stream_protocol::endpoint& where) = 0;
-  virtual void begin() = 0;  // over a connected socket; call on the loop
-  virtual void abort() = 0;  // call on the loop; the handshake fails with shut_down, unless it has ended
+  void connect(const asio::local::stream_protocol::endpoint& where);
+  void begin();  // over a connected socket; call on the loop
+  void abort();  // call on the loop; the handshake fails with shut_down, unless it has ended
 
- protected:
-  ShmHandshake() = default;
+ private:
+  using Step = void (ShmHandshake::*)();
+
+  void greet();
+  void on_hello();
+  void on_proof();
+  void on_verdict();
+  void expect(std::size_t bytes, Step next);
+  void await_bytes();
+  void receive();
+  void take_descriptors(msghdr& message);
+  void attempt(Step step);
+  void fail(std::exception_ptr error);
+  void succeed();
+
+  Socket socket_;
+  const std::shared_ptr<Loop> loop_;
+  const ShmOptions options_;
+  std::string description_;
+  Done done_;  // null: the handshake has ended
+  std::shared_ptr<void> kept_;
+  Loop::TimerId timer_ = 0;
+  std::string identity_;
+  std::optional<ShmSegment> outbound_, inbound_;
+  std::optional<PeerMemory> memory_;
+  ShmHello own_hello_, peer_hello_;  // the other side reads the nonce of `peer_hello_` in this memory
+  bool readable_ = false;            // whether this side can read the other side's memory
+
+  std::array<std::byte, ShmHello::size> bytes_{};
+  std::size_t received_ = 0, expected_ = 0;
+  Step next_ = nullptr;
+  Descriptor descriptor_;  // received with the hello
 };
 
 }  // namespace weft::rpc

@@ -11,9 +11,7 @@
 namespace weft::rpc {
 namespace {
 
-constexpr std::uint64_t hello_magic = 0x6d68732d74666577;    // "weft-shm"
-constexpr std::uint64_t proof_magic = 0x666f6f72702d6d68;    // "hm-proof"
-constexpr std::uint64_t verdict_magic = 0x7463696472657600;  // "\0verdict"
+constexpr std::uint64_t hello_magic = 0x6d68732d74666577;  // "weft-shm"
 constexpr std::uint32_t bulk_flag = 1;
 
 [[noreturn]] void bad_hello(const std::string& what) {
@@ -64,29 +62,18 @@ BulkRange ShmHello::agreed_bulk(const ShmHello& theirs) const {
           ends ? std::min(bulk_end, theirs.bulk_end) : BulkRange::no_end};
 }
 
-ShmProof::Bytes ShmProof::encode() const {
+ShmAnswer::Bytes ShmAnswer::encode() const {
   Bytes out{};
-  put_at(out, 0, proof_magic);
-  put_at(out, 8, address);
+  put_at(out, 0, std::uint64_t{kind});
+  put_at(out, 8, value);
   return out;
 }
 
-ShmProof ShmProof::decode(std::span<const std::byte, size> in) {
-  if (take_at<std::uint64_t>(in, 0) != proof_magic) bad_hello("no proof");
-  return {take_at<std::uint64_t>(in, 8)};
-}
-
-ShmVerdict::Bytes ShmVerdict::encode() const {
-  Bytes out{};
-  put_at(out, 0, verdict_magic);
-  put_at(out, 8, std::uint64_t{readable});
-  return out;
-}
-
-ShmVerdict ShmVerdict::decode(std::span<const std::byte, size> in) {
-  const auto answer = take_at<std::uint64_t>(in, 8);
-  if (take_at<std::uint64_t>(in, 0) != verdict_magic || answer > 1) bad_hello("no verdict");
-  return {answer == 1};
+std::uint64_t ShmAnswer::decode(Kind kind, std::span<const std::byte, size> in) {
+  const auto value = take_at<std::uint64_t>(in, 8);
+  if (take_at<std::uint64_t>(in, 0) != kind || (kind == verdict && value > 1))
+    bad_hello(kind == proof ? "no proof" : "no verdict");
+  return value;
 }
 
 }  // namespace weft::rpc

@@ -2,8 +2,9 @@
 //
 // Both sides send the same messages in the same order over the Unix socket, with numbers in little-endian:
 //   ShmHello    64 bytes, with one descriptor: the segment that the sender writes to.
-//   ShmProof    16 bytes, if both hellos offer bulk: the address at which the sender keeps the other's nonce.
-//   ShmVerdict  16 bytes, after a proof: whether it was valid. Bulk is used if both proofs were valid.
+//   proof       16 bytes, if both hellos offer bulk: the address at which the sender keeps the other's nonce.
+//   verdict     16 bytes, after a proof: 1 if it was valid, otherwise 0. Bulk is used if both proofs were
+//   valid.
 // After that, each byte on the socket is a wake-up (its value is ignored), and the end of the socket is the
 // end of the connection.
 #pragma once
@@ -45,26 +46,21 @@ struct WEFT_EXPORT ShmHello {
   friend bool operator==(const ShmHello&, const ShmHello&) = default;
 };
 
-struct WEFT_EXPORT ShmProof {
+// A proof or a verdict.
+struct WEFT_EXPORT ShmAnswer {
   static constexpr std::size_t size = 16;
   using Bytes = std::array<std::byte, size>;  // on the socket
+  enum Kind : std::uint64_t {
+    proof = 0x666f6f72702d6d68,    // "hm-proof"
+    verdict = 0x7463696472657600,  // "\0verdict"
+  };
 
-  std::uint64_t address = 0;
+  Kind kind;
+  std::uint64_t value;
 
-  // decode() throws protocol_error if the bytes are not a proof.
   Bytes encode() const;
-  static ShmProof decode(std::span<const std::byte, size> bytes);
-};
-
-struct WEFT_EXPORT ShmVerdict {
-  static constexpr std::size_t size = 16;
-  using Bytes = std::array<std::byte, size>;  // on the socket
-
-  bool readable = false;  // the sender could read the receiver's memory
-
-  // decode() throws protocol_error if the bytes are not a verdict.
-  Bytes encode() const;
-  static ShmVerdict decode(std::span<const std::byte, size> bytes);
+  // Returns the value. Throws protocol_error if the bytes are not an answer of this kind.
+  static std::uint64_t decode(Kind kind, std::span<const std::byte, size> bytes);
 };
 
 }  // namespace weft::rpc

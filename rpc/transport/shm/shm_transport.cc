@@ -3,9 +3,7 @@
 #include <weft/rpc/transport/internal/attempts.h>
 #include <weft/rpc/transport/internal/socket_listener.h>
 #include <weft/rpc/transport/internal/unix_socket.h>
-#include <weft/rpc/transport/shm/handshake.h>
 #include <weft/rpc/transport/stream_connection.h>
-#include <weft/rpc/transport/tls_stream.h>
 
 #include <atomic>
 
@@ -14,23 +12,13 @@ namespace {
 
 using Socket = ShmHandshake::Socket;
 
-// Limits the number of connections.
-class ConnectionSlots : public std::enable_shared_from_this<ConnectionSlots> {
- public:
-  explicit ConnectionSlots(std::size_t max) : max_(max) {}
-  // Takes a slot, which is released with the last copy of the pointer; null: all are taken.
-  std::shared_ptr<void> take() {
-    if (taken_.fetch_add(1) >= max_) {
-      --taken_;
-      return nullptr;
-    }
-    return {static_cast<void*>(this), [self = shared_from_this()](void*) { --self->taken_; }};
-  }
-
- private:
-  const std::size_t max_;
-  std::atomic<std::size_t> taken_{0};
-};
+// Takes one of `max` slots for connections. It is released with the last copy of the pointer; null: all are
+// taken.
+std::shared_ptr<void> take_slot(const std::shared_ptr<std::atomic<std::size_t>>& taken, std::size_t max) {
+  const bool free = taken->fetch_add(1) < max;
+  const std::shared_ptr<void> slot(taken.get(), [taken](void*) { --*taken; });
+  return free ? slot : nullptr;
+}
 
 std::exception_ptr with_target(const std::exception_ptr& error, const std::string& target) {
   const auto known = as_error(error);
@@ -41,8 +29,7 @@ std::exception_ptr with_target(const std::exception_ptr& error, const std::strin
 
 class ShmTransport final : public Transport {
  public:
-  explicit ShmTransport(const ShmOptions& options)
-      : options_(options), slots_(std::make_shared<ConnectionSlots>(options.max_connections)) {}
+  explicit ShmTransport(const ShmOptions& options) : options_(options) {}
 
   std::string_view scheme() const override { return "shm"; }
   bool checks_credentials() const override { return true; }
@@ -50,7 +37,7 @@ class ShmTransport final : public Transport {
   void connect(const Address& address, std::shared_ptr<Loop> loop, const ConnectionOptions& connection,
                Connected done) override {
     const auto where = unix_endpoint(address);
-    auto slot = slots_->take();
+    auto slot = take_slot(taken_, options_.max_connections);
     if (slot == nullptr)
       return loop->post(
           [done = std::move(done), target = address.text(), max = options_.max_connections]() mutable {
@@ -59,15 +46,12 @@ class ShmTransport final : public Transport {
                            " connections through shared memory, the maximum",
                        Execution::not_sent));
           });
-    auto attempt = ShmHandshake::make(
+    auto attempt = std::make_shared<ShmHandshake>(
         Socket(io_context_of(*loop)), loop, options_, "shm -> " + address.path,
         [loop, connection, target = address.text(),
          done = std::move(done)](Result<std::unique_ptr<ByteStream>> made) mutable {
           if (!made) return done(with_target(made.error(), target));
-          done(capture([&]() -> std::shared_ptr<Connection> {
-            return std::make_shared<StreamConnection>(
-                secured_client(std::move(made).get(), connection, {}, loop), loop, connection);
-          }));
+          done(capture([&] { return make_secured_connection(std::move(made).get(), loop, connection, ""); }));
         },
         std::move(slot));
     attempts_.add(attempt);
@@ -78,41 +62,33 @@ class ShmTransport final : public Transport {
 
   std::unique_ptr<Listener> listen(const Address& address, PickLoop pick, const ConnectionOptions& connection,
                                    bool, Accepted accepted) override {
-    auto loop = pick();
     auto attempts = std::make_shared<Attempts<ShmHandshake>>();
-    try {
-      const auto where = unix_endpoint(address);
-      auto acceptor = listen_on(io_context_of(*loop), where);
-      return SocketListener<asio::local::stream_protocol>::make(
-          std::move(acceptor), std::move(loop), address, std::move(pick),
-          [attempts, options = options_, slots = slots_, connection, accepted = std::move(accepted),
-           description = "shm <- " + address.path](Socket socket, const std::shared_ptr<Loop>& theirs) {
-            auto slot = slots->take();
-            if (slot == nullptr) return;  // the other side sees the socket's end
-            auto attempt = ShmHandshake::make(
-                std::move(socket), theirs, options, description,
-                [theirs, connection, accepted](Result<std::unique_ptr<ByteStream>> made) {
-                  if (made)
-                    accepted(std::make_shared<StreamConnection>(
-                        secured_server(std::move(made).get(), connection, theirs), theirs, connection));
-                  // otherwise the other side is unknown, so there is nothing to report
-                },
-                std::move(slot));
-            attempts->add(attempt);
-            theirs->post([attempt] { attempt->begin(); });
-          },
-          [attempts, path = address.path] {
-            attempts->abort();
-            ::unlink(path.c_str());
-          });
-    } catch (const asio::system_error& error) {
-      throw Error(ErrorKind::unavailable, "cannot listen on " + address.text() + ": " + error.what());
-    }
+    return SocketListener<asio::local::stream_protocol>::make(
+        address, std::move(pick), listen_on,
+        [attempts, options = options_, taken = taken_, connection, accepted = std::move(accepted),
+         description = "shm <- " + address.path](Socket socket, const std::shared_ptr<Loop>& theirs) {
+          auto slot = take_slot(taken, options.max_connections);
+          if (slot == nullptr) return;  // the other side sees the socket's end
+          auto attempt = std::make_shared<ShmHandshake>(
+              std::move(socket), theirs, options, description,
+              [theirs, connection, accepted](Result<std::unique_ptr<ByteStream>> made) {
+                if (made)
+                  accepted(make_secured_connection(std::move(made).get(), theirs, connection, std::nullopt));
+                // otherwise the other side is unknown, so there is nothing to report
+              },
+              std::move(slot));
+          attempts->add(attempt);
+          theirs->post([attempt] { attempt->begin(); });
+        },
+        [attempts, path = address.path] {
+          attempts->abort();
+          ::unlink(path.c_str());
+        });
   }
 
  private:
   const ShmOptions options_;
-  const std::shared_ptr<ConnectionSlots> slots_;
+  const std::shared_ptr<std::atomic<std::size_t>> taken_ = std::make_shared<std::atomic<std::size_t>>();
   Attempts<ShmHandshake> attempts_;
 };
 

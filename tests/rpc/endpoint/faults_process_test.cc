@@ -1,7 +1,7 @@
 // Peers in separate processes that die, are stopped, do not read, or connect by the thousand.
 #include <weft/rpc/core/handler_pool.h>
 #include <weft/rpc/transport/shm/shm_transport.h>
-#include <weft/rpc/transport/tcp_transport.h>
+#include <weft/rpc/transport/transport.h>
 
 #include <sys/resource.h>
 

@@ -145,7 +145,7 @@ TEST_F(MutualProof, AClientMustNameTheExpectedPeer) {
   const auto loop = std::make_shared<ManualLoop>();
   const auto refused = [&](const rpc::ExpectedPeer& expected) {
     return kind_of([&] {
-             return std::make_unique<rpc::TlsStream>(PairedStream::make(loop).first, client, expected, loop);
+             return rpc::make_tls_stream(PairedStream::make(loop).first, client, expected, loop);
            }) == rpc::ErrorKind::invalid_argument;
   };
   EXPECT_TRUE(refused({}));

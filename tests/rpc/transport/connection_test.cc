@@ -4,8 +4,7 @@
 #include <weft/rpc/transport/in_process.h>
 #include <weft/rpc/transport/internal/striped_stream.h>
 #include <weft/rpc/transport/shm/shm_transport.h>
-#include <weft/rpc/transport/tcp_transport.h>
-#include <weft/rpc/transport/unix_transport.h>
+#include <weft/rpc/transport/transport.h>
 
 #include <unistd.h>
 #include <asio/ip/tcp.hpp>

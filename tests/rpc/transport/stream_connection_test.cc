@@ -44,8 +44,8 @@ class Reader : public ConnectionObserver {
 struct Ends {
   explicit Ends(const test::PairOptions& options) {
     auto streams = PairedStream::make(loop, options);
-    here = std::make_shared<StreamConnection>(std::move(streams.first), loop, Limits{});
-    there = std::make_shared<StreamConnection>(std::move(streams.second), loop, Limits{});
+    here = make_stream_connection(std::move(streams.first), loop, Limits{});
+    there = make_stream_connection(std::move(streams.second), loop, Limits{});
     here->start(first);
     loop->run();
   }
@@ -61,7 +61,7 @@ struct Ends {
 
   std::shared_ptr<ManualLoop> loop = std::make_shared<ManualLoop>();
   std::shared_ptr<Reader> first = std::make_shared<Reader>(), second = std::make_shared<Reader>();
-  std::shared_ptr<StreamConnection> here, there;
+  std::shared_ptr<Connection> here, there;
 };
 
 TEST(SendAhead, OvertakesAllQueuedFramesExceptAPartlySentOne) {
@@ -167,7 +167,7 @@ TEST(StreamConnectionTest, WritesQueuedFramesBeforeItRefusesAFrame) {
   auto streams = PairedStream::make(loop, test::PairOptions{});
   ConnectionOptions options{Limits{}};
   options.admission = std::make_shared<Admission>(1 << 20);
-  const auto connection = std::make_shared<StreamConnection>(std::move(streams.first), loop, options);
+  const auto connection = make_stream_connection(std::move(streams.first), loop, options);
   const auto observer = std::make_shared<Reader>();
   std::error_code error;
   const std::array tls_record{std::byte{22}, std::byte{3}, std::byte{1}, std::byte{0}, std::byte{1}};
@@ -223,15 +223,15 @@ class RoomTest : public testing::Test {
  protected:
   struct Ends {
     std::shared_ptr<Holder> here = std::make_shared<Holder>(), there = std::make_shared<Holder>();
-    std::shared_ptr<StreamConnection> from, to;
+    std::shared_ptr<Connection> from, to;
   };
   Ends connect() {
     Ends ends;
     auto streams = PairedStream::make(loop, test::PairOptions{});
     ConnectionOptions options{Limits{}};
-    ends.from = std::make_shared<StreamConnection>(std::move(streams.first), loop, options);
+    ends.from = make_stream_connection(std::move(streams.first), loop, options);
     options.admission = admission;
-    ends.to = std::make_shared<StreamConnection>(std::move(streams.second), loop, options);
+    ends.to = make_stream_connection(std::move(streams.second), loop, options);
     ends.from->start(ends.here);
     ends.to->start(ends.there);
     ends.from->send(OutgoingMessage::hello({1, 1, 0, "peer", 7, {}}));

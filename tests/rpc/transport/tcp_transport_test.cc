@@ -1,4 +1,4 @@
-#include <weft/rpc/transport/tcp_transport.h>
+#include <weft/rpc/transport/transport.h>
 
 #include "tests/support/connections.h"
 #include "tests/support/errors.h"

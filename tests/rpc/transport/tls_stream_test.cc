@@ -44,9 +44,9 @@ struct Bare {
     auto ends = PairedStream::make(loop, options);
     client_end = ends.first.get();
     server_end = ends.second.get();
-    client = std::make_unique<rpc::TlsStream>(std::move(ends.first), client_credentials,
-                                              rpc::ExpectedPeer{.host = "server"}, loop, settings);
-    server = std::make_unique<rpc::TlsStream>(std::move(ends.second), server_credentials, loop, settings);
+    client = rpc::make_tls_stream(std::move(ends.first), client_credentials,
+                                  rpc::ExpectedPeer{.host = "server"}, loop, settings);
+    server = rpc::make_tls_stream(std::move(ends.second), server_credentials, std::nullopt, loop, settings);
   }
   // Runs the handshake, which proceeds only because both sides wait.
   void shake_hands() {
@@ -59,7 +59,7 @@ struct Bare {
 
   std::shared_ptr<ManualLoop> loop = std::make_shared<ManualLoop>();
   PairedStream *client_end, *server_end;
-  std::unique_ptr<rpc::TlsStream> client, server;
+  std::unique_ptr<rpc::ByteStream> client, server;
 };
 
 // --- Bytes ---
@@ -78,10 +78,10 @@ TEST_F(TlsStreamTest, BytesArriveInOrderHoweverTheyAreSplit) {
     auto ends = PairedStream::make(loop, options);
     const Credentials& ours = seed % 2 == 0 ? secret_ : client_;
     const Credentials& theirs = seed % 2 == 0 ? secret_ : server_;
-    Talker client(std::make_unique<rpc::TlsStream>(std::move(ends.first), ours,
-                                                   rpc::ExpectedPeer{.host = "server"}, loop),
-                  up, true, seed);
-    Talker server(std::make_unique<rpc::TlsStream>(std::move(ends.second), theirs, loop), down, true,
+    Talker client(
+        rpc::make_tls_stream(std::move(ends.first), ours, rpc::ExpectedPeer{.host = "server"}, loop), up,
+        true, seed);
+    Talker server(rpc::make_tls_stream(std::move(ends.second), theirs, std::nullopt, loop), down, true,
                   seed + 7);
     client.start();
     server.start();
@@ -196,9 +196,9 @@ TEST_F(TlsStreamTest, ManyRecordsCostFewCallsOfTheLowerStream) {
   auto first = std::make_unique<Counting>(std::move(ends.first)),
        second = std::make_unique<Counting>(std::move(ends.second));
   Counting &client_end = *first, &server_end = *second;
-  const auto client = std::make_unique<rpc::TlsStream>(std::move(first), client_,
-                                                       rpc::ExpectedPeer{.host = "server"}, loop),
-             server = std::make_unique<rpc::TlsStream>(std::move(second), server_, loop);
+  const auto client =
+                 rpc::make_tls_stream(std::move(first), client_, rpc::ExpectedPeer{.host = "server"}, loop),
+             server = rpc::make_tls_stream(std::move(second), server_, std::nullopt, loop);
   client->when_readable([] {});
   server->when_readable([] {});
   loop->run();
@@ -234,10 +234,9 @@ TEST_F(TlsStreamTest, KeysAreChangedBeforeTheyWearOut) {
   const auto issued = authority_.issue(TestAuthority::agent("raw"));
   RawTls raw(std::move(ends.second), {.server = true, .certificate = issued.certificate, .key = issued.key});
   const std::string bytes = some_bytes(40 * (16 << 10));
-  Talker ours(
-      std::make_unique<rpc::TlsStream>(std::move(ends.first), client_, rpc::ExpectedPeer{.agent = "raw"},
-                                       loop, rpc::TlsSettings{.records_per_key = 10}),
-      bytes);
+  Talker ours(rpc::make_tls_stream(std::move(ends.first), client_, rpc::ExpectedPeer{.agent = "raw"}, loop,
+                                   rpc::TlsSettings{.records_per_key = 10}),
+              bytes);
   ours.start();
   raw.start();
   loop->run();
@@ -430,9 +429,9 @@ TEST_F(TlsStreamTest, PlaintextInsteadOfTLS) {
       for (const std::size_t most : {std::size_t{1}, SIZE_MAX}) {
         const auto loop = std::make_shared<ManualLoop>();
         auto ends = PairedStream::make(loop, {.max_a_call = most});
-        Talker ours(at_client ? std::make_unique<rpc::TlsStream>(std::move(ends.first), client_,
-                                                                 rpc::ExpectedPeer{.host = "server"}, loop)
-                              : std::make_unique<rpc::TlsStream>(std::move(ends.first), server_, loop),
+        Talker ours(at_client ? rpc::make_tls_stream(std::move(ends.first), client_,
+                                                     rpc::ExpectedPeer{.host = "server"}, loop)
+                              : rpc::make_tls_stream(std::move(ends.first), server_, std::nullopt, loop),
                     "never");
         Talker plain(std::move(ends.second), bytes);
         ours.start();
@@ -533,13 +532,12 @@ TEST_F(TlsStreamTest, ConnectionsOnTwoThreadsWhileCredentialsReload) {
     sides[0].loop = first;
     sides[0].expected = down;
     sides[0].talker = std::make_unique<Talker>(
-        std::make_unique<rpc::TlsStream>(std::move(ends.first), client, rpc::ExpectedPeer{.agent = "server"},
-                                         first),
-        up, true, seed);
+        rpc::make_tls_stream(std::move(ends.first), client, rpc::ExpectedPeer{.agent = "server"}, first), up,
+        true, seed);
     sides[1].loop = second;
     sides[1].expected = up;
     sides[1].talker = std::make_unique<Talker>(
-        std::make_unique<rpc::TlsStream>(std::move(ends.second), server, second), down, true, seed);
+        rpc::make_tls_stream(std::move(ends.second), server, std::nullopt, second), down, true, seed);
     for (Side& side : sides) {
       side.talker->when_done = [&side] { side.done.set(); };
       side.loop->post([&side] { side.talker->start(); });

@@ -1,4 +1,4 @@
-#include <weft/rpc/transport/unix_transport.h>
+#include <weft/rpc/transport/transport.h>
 
 #include <asio/local/stream_protocol.hpp>
 

@@ -69,7 +69,7 @@ class StripedStreamTest : public testing::Test {
         lanes.push_back(std::move(ours));
         continue;
       }
-      connection_ = std::make_shared<StreamConnection>(std::move(ours), loop_, ConnectionOptions{});
+      connection_ = make_stream_connection(std::move(ours), loop_, ConnectionOptions{});
       connection_->start(observer_);
     }
     striped_ = connection_->add_lanes(std::move(lanes));
@@ -117,7 +117,7 @@ class StripedStreamTest : public testing::Test {
 
   std::shared_ptr<test::ManualLoop> loop_ = std::make_shared<test::ManualLoop>();
   std::shared_ptr<Ended> observer_ = std::make_shared<Ended>();
-  std::shared_ptr<StreamConnection> connection_;
+  std::shared_ptr<Connection> connection_;
   StripedStream* striped_ = nullptr;
   std::vector<std::unique_ptr<PairedStream>> streams_;  // of the peer
 };
@@ -157,7 +157,7 @@ TEST_F(StripedStreamTest, TheBlockOfTheLastFrameBeforeThemStaysOnTheFirstStream)
   };
   auto [ours, theirs] = PairedStream::make(loop_, {.capacity = 16 << 20});
   auto [lane, their_lane] = PairedStream::make(loop_, {.capacity = 16 << 20});
-  const auto there = std::make_shared<StreamConnection>(std::move(ours), loop_, ConnectionOptions{});
+  const auto there = make_stream_connection(std::move(ours), loop_, ConnectionOptions{});
   const auto observer = std::make_shared<Switch>();
   there->start(observer);
   std::vector<std::unique_ptr<ByteStream>> lanes;
@@ -224,7 +224,7 @@ TEST_F(StripedStreamTest, BothEndsMayFinishWithFramesOnTheStreams) {
     auto stream = std::make_unique<StripedStream>(std::move(streams), 0, 0);
     stream->stripe_reads();
     stream->stripe_writes();
-    auto connection = std::make_shared<StreamConnection>(std::move(stream), loop_, ConnectionOptions{});
+    auto connection = make_stream_connection(std::move(stream), loop_, ConnectionOptions{});
     connection->start(ends.emplace_back(std::make_shared<Ended>()));
     connection->send(request(1, {4'000'000}));
     return connection;

@@ -1,7 +1,6 @@
 // The handshake against itself, and against a peer that a test plays by hand.
 #include <weft/rpc/transport/shm/handshake.h>
 
-#include <weft/rpc/transport/shm/hello.h>
 #include <weft/rpc/transport/shm/ring.h>
 
 #include <asio/error.hpp>
@@ -64,12 +63,11 @@ class Peer {
     hello = ShmHello::decode(bytes);
     return hello;
   }
-  template <class Message>
-  Message receive() {
-    typename Message::Bytes bytes;
-    if (::recv(socket_.get(), bytes.data(), bytes.size(), MSG_WAITALL) != ssize_t{Message::size})
+  std::uint64_t receive(ShmAnswer::Kind kind) {
+    ShmAnswer::Bytes bytes;
+    if (::recv(socket_.get(), bytes.data(), bytes.size(), MSG_WAITALL) != ssize_t{ShmAnswer::size})
       throw std::runtime_error("no message");
-    return Message::decode(bytes);
+    return ShmAnswer::decode(kind, bytes);
   }
   void close() { socket_.reset(); }
 
@@ -198,12 +196,12 @@ TEST_F(HandshakeTest, BulkNeedsAProof) {
       const ShmHello ours = hello(true);
       peer.send(ours.encode(), {ours_.descriptor()});
       const void* place = true_proof ? &peer.hello.nonce : &elsewhere;
-      peer.send(ShmProof{reinterpret_cast<std::uintptr_t>(place)}.encode());
-      const auto proof = peer.receive<ShmProof>();
-      EXPECT_EQ(std::memcmp(reinterpret_cast<void*>(proof.address), ours.nonce.data(), 16), 0);
-      EXPECT_EQ(peer.receive<ShmVerdict>().readable, true_proof);
+      peer.send(ShmAnswer{ShmAnswer::proof, reinterpret_cast<std::uintptr_t>(place)}.encode());
+      const auto proof = peer.receive(ShmAnswer::proof);
+      EXPECT_EQ(std::memcmp(reinterpret_cast<void*>(proof), ours.nonce.data(), 16), 0);
+      EXPECT_EQ(peer.receive(ShmAnswer::verdict) == 1, true_proof);
       EXPECT_FALSE(made_->given());
-      peer.send(ShmVerdict{verdict}.encode());
+      peer.send(ShmAnswer{ShmAnswer::verdict, verdict}.encode());
       EXPECT_EQ(stream().bulk() != nullptr, true_proof && verdict);
     }
 }
@@ -233,8 +231,8 @@ TEST_F(HandshakeTest, GarbageInPlaceOfAProofIsRefused) {
   EXPECT_EQ(refusal(), ErrorKind::protocol_error);
   Peer& second = meet();
   second.send(hello(true).encode(), {ours_.descriptor()});
-  second.send(ShmProof{1}.encode());
-  second.send(ShmProof{1}.encode());
+  second.send(ShmAnswer{ShmAnswer::proof, 1}.encode());
+  second.send(ShmAnswer{ShmAnswer::proof, 1}.encode());
   EXPECT_EQ(refusal(), ErrorKind::protocol_error);
 }
 
@@ -254,7 +252,7 @@ TEST_F(HandshakeTest, AWrongNumberOfDescriptorsIsRefused) {
   if (!reads_itself()) return;
   Peer& late = meet();
   late.send(hello(true).encode(), {good});
-  late.send(ShmProof{1}.encode(), {good});
+  late.send(ShmAnswer{ShmAnswer::proof, 1}.encode(), {good});
   EXPECT_EQ(refusal(), ErrorKind::protocol_error);
 }
 
@@ -353,7 +351,7 @@ TEST_F(HandshakeTest, MayBeAborted) {
   on(*loop_, [&] {
     ShmHandshake::Socket socket(static_cast<asio::io_context&>(loop_->context()),
                                 asio::local::stream_protocol(), ends[0]);
-    handshake = ShmHandshake::make(std::move(socket), loop_, {}, "", [&](Made made) {
+    handshake = std::make_shared<ShmHandshake>(std::move(socket), loop_, ShmOptions{}, "", [&](Made made) {
       ends_with.push_back(*kind_of([&] { std::move(made).get(); }));
     });
     handshake->begin();

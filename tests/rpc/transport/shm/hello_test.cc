@@ -32,9 +32,9 @@ TEST(ShmHello, RoundTrips) {
   hello.bulk = false;
   hello.bulk_begin = 0;
   EXPECT_EQ(ShmHello::decode(hello.encode()), hello);
-  EXPECT_EQ(ShmProof::decode(ShmProof{0x123456789abcdef0}.encode()).address, 0x123456789abcdef0U);
-  EXPECT_TRUE(ShmVerdict::decode(ShmVerdict{true}.encode()).readable);
-  EXPECT_FALSE(ShmVerdict::decode(ShmVerdict{false}.encode()).readable);
+  for (const ShmAnswer answer : {ShmAnswer{ShmAnswer::proof, 0x123456789abcdef0},
+                                 ShmAnswer{ShmAnswer::verdict, 1}, ShmAnswer{ShmAnswer::verdict, 0}})
+    EXPECT_EQ(ShmAnswer::decode(answer.kind, answer.encode()), answer.value);
 }
 
 // The layout is part of the protocol, because different releases exchange hellos.
@@ -87,11 +87,12 @@ TEST(ShmHello, RefusesInvalidFields) {
     refused(16, capacity);
   refused(24, std::uint64_t{0});
   EXPECT_EQ(kind_of([] { (void)ShmHello::decode(ShmHello::Bytes{}); }), ErrorKind::protocol_error);
-  ShmVerdict::Bytes verdict = ShmVerdict{true}.encode();
-  verdict[8] = std::byte{2};
-  EXPECT_EQ(kind_of([&] { (void)ShmVerdict::decode(verdict); }), ErrorKind::protocol_error);
-  EXPECT_EQ(kind_of([&] { (void)ShmProof::decode(verdict); }), ErrorKind::protocol_error);
-  EXPECT_EQ(kind_of([&] { (void)ShmVerdict::decode(ShmProof{1}.encode()); }), ErrorKind::protocol_error);
+  const auto read_as = [](ShmAnswer::Kind kind, ShmAnswer answer) {
+    return kind_of([&] { (void)ShmAnswer::decode(kind, answer.encode()); });
+  };
+  EXPECT_EQ(read_as(ShmAnswer::verdict, {ShmAnswer::verdict, 2}), ErrorKind::protocol_error);
+  EXPECT_EQ(read_as(ShmAnswer::proof, {ShmAnswer::verdict, 1}), ErrorKind::protocol_error);
+  EXPECT_EQ(read_as(ShmAnswer::verdict, {ShmAnswer::proof, 1}), ErrorKind::protocol_error);
 }
 
 }  // namespace
