@@ -69,13 +69,14 @@ void StreamReader::pull() {
   pulling_ = true;
   while (!closed_ && !ended_ && pulls_in_flight_ < max_pulls_in_flight &&
          2 * (received_ - consumed_) <= window_.items - 1 && 2 * held_bytes_ < window_.bytes) {
-    const StreamPull pull{stream_, next_pull_++, consumed_ + window_.items, consumed_bytes_ + window_.bytes};
-    permitted_ = std::max(permitted_, pull.items);
+    const std::uint64_t number = next_pull_++, items = consumed_ + window_.items,
+                        bytes = consumed_bytes_ + window_.bytes;
+    permitted_ = std::max(permitted_, items);
     ++pulls_in_flight_;
     lock.unlock();
-    source_.calls().start(StreamTable::make_call(source_, StreamTable::next_method,
-                                                 {pull.stream, pull.number, pull.items, pull.bytes}),
-                          while_alive(this, &StreamReader::pulled));
+    source_.calls().start(
+        StreamTable::make_call(source_, StreamTable::next_method, {stream_, number, items, bytes}),
+        while_alive(this, &StreamReader::pulled));
     lock.lock();
   }
   pulling_ = false;

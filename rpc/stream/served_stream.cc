@@ -40,21 +40,21 @@ StreamFailure describe_failure(const std::exception_ptr& error, const std::strin
 
 }  // namespace
 
-void ServedStream::pull(const Call& call, const StreamPull& pull) {
+void ServedStream::pull(const Call& call, std::uint64_t number, std::uint64_t items, std::uint64_t bytes) {
   std::exception_ptr refused;
   {
     MutexLock lock(mutex_);
     if (over_) {
       refused = why_over_ != nullptr ? why_over_ : stream_error(ErrorKind::not_found, "the stream has ended");
-    } else if (pull.number != next_pull_) {
+    } else if (number != next_pull_) {
       refused = stream_error(ErrorKind::permission_denied, "another peer already reads this stream");
     } else if (waiting_.size() >= max_pulls) {
       refused = stream_error(ErrorKind::resource_exhausted,
                              "more than " + std::to_string(max_pulls) + " pulls of one stream are pending");
     } else {
       ++next_pull_;
-      items_ = std::max(items_, pull.items);
-      bytes_ = std::max(bytes_, pull.bytes);
+      items_ = std::max(items_, items);
+      bytes_ = std::max(bytes_, bytes);
       waiting_.push_back(call);
     }
   }

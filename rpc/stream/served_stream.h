@@ -16,14 +16,6 @@ namespace weft::rpc::detail {
 
 class StreamTable;
 
-// The parameters of a pull, counted from the beginning of the stream.
-struct StreamPull {
-  std::uint64_t stream = 0;
-  std::uint64_t number = 0;  // the number of the pull, from 0
-  std::uint64_t items = 0;   // permits items below this number
-  std::uint64_t bytes = 0;   // permits an item if the items before it have fewer bytes than this
-};
-
 // The error with which a stream ended. It is delivered after the items before it.
 struct StreamFailure {
   std::uint16_t kind = 0;
@@ -42,7 +34,10 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
     table_ = std::move(table);
     id_ = id;
   }
-  void pull(const std::shared_ptr<IncomingCall>& call, const StreamPull& pull);
+  // number: of the pull, from 0. It permits items below the number `items`, and an item if the items before
+  // it have fewer than `bytes` bytes; both count from the beginning of the stream.
+  void pull(const std::shared_ptr<IncomingCall>& call, std::uint64_t number, std::uint64_t items,
+            std::uint64_t bytes);
   // Ends the stream; waiting and later pulls fail with `error`. unanswered: if it is not null, it receives
   // the waiting pulls, and they do not fail.
   void end(const std::exception_ptr& error, std::vector<std::shared_ptr<IncomingCall>>* unanswered = nullptr);

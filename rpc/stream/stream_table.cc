@@ -321,7 +321,7 @@ void StreamTable::serve_methods() {
            const auto [stream, pulls, items, bytes] =
                decode_arguments<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>>(
                    *call, std::make_index_sequence<4>{});
-           table.find(stream, *call)->pull(call, {stream, pulls, items, bytes});
+           table.find(stream, *call)->pull(call, pulls, items, bytes);
          });
   method(close_method, {number}, "void", [](StreamTable& table, const std::shared_ptr<IncomingCall>& call) {
     const auto [stream] = decode_arguments<std::tuple<std::uint64_t>>(*call, std::make_index_sequence<1>{});
