@@ -83,67 +83,56 @@ void sweep(const std::string& place) {
   }
 }
 
+// Of the listener on `host`, which is not used for a Unix address. Empty if there is none. A Unix socket is
+// named after its file, so that all paths to it give the same name.
+std::string name_of(const Address& address, const std::string& host) {
+  if (address.scheme == "unix") {
+    struct stat info{};
+    if (::stat(address.path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) return {};
+    return "unix-" + std::to_string(info.st_dev) + "-" + std::to_string(info.st_ino);
+  }
+  const std::string space = network_namespace();
+  return space.empty() ? space : "tcp-" + space + "-" + host + "-" + address.port;
+}
+
+// Of the companions of the address. Empty: it cannot have one.
+std::string folder_for(const Address& address, bool make) {
+  return address.scheme == "tcp" || address.scheme == "unix" ? folder(make) : std::string();
+}
+
 Address at(const std::string& folder, const std::string& name) {
   return {.scheme = "shm", .host = {}, .port = {}, .path = folder + "/" + name};
-}
-
-std::string tcp_name(const std::string& space, const std::string& host, const std::string& port) {
-  return "tcp-" + space + "-" + host + "-" + port;
-}
-
-// From the socket's file, so that all paths to it give the same name; empty if it does not exist.
-std::string unix_name(const std::string& path) {
-  struct stat info{};
-  if (::stat(path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) return {};
-  return "unix-" + std::to_string(info.st_dev) + "-" + std::to_string(info.st_ino);
 }
 
 }  // namespace
 
 std::optional<Address> companion_of(const Address& address) {
-  if (address.scheme != "tcp" && address.scheme != "unix") return std::nullopt;
-  const std::string place = folder(true);
+  const std::string place = folder_for(address, true);
   if (place.empty()) return std::nullopt;
   sweep(place);
-  if (address.scheme == "unix") {
-    const std::string name = unix_name(address.path);
-    return name.empty() ? std::nullopt : std::optional(at(place, name));
-  }
-  const std::string space = network_namespace();
-  if (space.empty()) return std::nullopt;
-  return at(place, tcp_name(space, address.host, address.port));
+  const std::string name = name_of(address, address.host);
+  return name.empty() ? std::nullopt : std::optional(at(place, name));
 }
 
 std::vector<Address> companions_towards(const Address& address) {
   std::vector<Address> found;
-  if (address.scheme != "tcp" && address.scheme != "unix") return found;
-  const std::string place = folder(false);
+  const std::string place = folder_for(address, false);
   if (place.empty()) return found;
-  const auto try_name = [&](const std::string& name) {
+  const auto try_host = [&](const std::string& host) {
+    const std::string name = name_of(address, host);
     std::error_code unknown;
     Address companion = at(place, name);
     if (!name.empty() && is_socket(std::filesystem::symlink_status(companion.path, unknown)))
       found.push_back(std::move(companion));
   };
-  if (address.scheme == "unix") {
-    try_name(unix_name(address.path));
-    return found;
-  }
-  const std::string space = network_namespace();
-  if (space.empty()) return found;
-  std::vector<std::string> hosts;
-  if (address.host == "localhost") {
-    hosts = {"127.0.0.1", "::1"};
-  } else {
-    asio::error_code error;
-    const auto number = asio::ip::make_address(address.host, error);
-    if (!error) hosts = {number.to_string()};
-  }
+  std::vector<std::string> hosts{address.host};
+  if (address.host == "localhost") hosts = {"127.0.0.1", "::1"};
   for (const std::string& host : hosts) {
-    try_name(tcp_name(space, host, address.port));
+    asio::error_code error;
+    const auto number = asio::ip::make_address(host, error);
+    if (!error || address.scheme == "unix") try_host(error ? host : number.to_string());
     // A listener on the wildcard address also accepts connections to a loopback address.
-    if (!asio::ip::make_address(host).is_loopback()) continue;
-    try_name(tcp_name(space, host.find(':') == std::string::npos ? "0.0.0.0" : "::", address.port));
+    if (!error && number.is_loopback()) try_host(number.is_v4() ? "0.0.0.0" : "::");
   }
   return found;
 }
