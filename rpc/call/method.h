@@ -224,8 +224,9 @@ inline constexpr bool is_of = requires { requires std::same_as<Constant<Item::ta
 // The index of the first true value, or the number of values.
 template <bool... Values>
 constexpr std::size_t first_true() {
+  constexpr bool values[] = {Values..., true};
   std::size_t i = 0;
-  ((Values || (++i, false)) || ...);
+  while (!values[i]) ++i;
   return i;
 }
 
