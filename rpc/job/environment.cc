@@ -276,4 +276,11 @@ MemberOptions from_program_store(std::shared_ptr<ProgramStore> store, std::strin
                       local_address_towards);
 }
 
+AgentOptions agent_from_environment(const std::string& towards) {
+  const VariableLookup lookup = [&towards](const std::string& name) {
+    return name == "MASTER_ADDR" && !towards.empty() ? std::optional(towards) : detail::variable(name);
+  };
+  return options_from("file:///none?rank=0&world_size=1", lookup, local_address_towards);
+}
+
 }  // namespace weft::rpc

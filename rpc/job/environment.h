@@ -1,5 +1,5 @@
-// from_environment(), from_url() and from_program_store(): the options of an agent as its launcher states
-// them.
+// from_environment(), from_url(), from_program_store() and agent_from_environment(): the options of an agent
+// as its launcher states them.
 //
 // Job::from_environment() and Job::from_url() call these functions. They read the variables of the process
 // and the addresses of this host. Thread-safety: any thread, while no thread changes the environment.
@@ -59,6 +59,10 @@ WEFT_EXPORT MemberOptions from_url(const std::string& url);
 // neither is set. Throws as from_environment() does.
 WEFT_EXPORT MemberOptions from_program_store(std::shared_ptr<ProgramStore> store, std::string prefix,
                                              std::size_t rank, std::size_t world_size);
+
+// The options of an agent that is not a member of a job: the addresses and credentials that a member has.
+// towards: the host that precedes MASTER_ADDR; empty: none. Throws as from_environment() does.
+WEFT_EXPORT AgentOptions agent_from_environment(const std::string& towards = {});
 
 // Like the functions above. lookup: returns the value of a variable. towards: returns this
 // host's address on the route to a host (local_address_towards).

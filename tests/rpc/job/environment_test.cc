@@ -111,6 +111,11 @@ TEST(Environment, NoAgentListensForAnEtcdStore) {
   }
 }
 
+TEST(Environment, AnAgentOfNoJobListensOnTheRoute) {
+  EXPECT_EQ(agent_from_environment("127.0.0.1").listen, std::vector<std::string>{"tcp://127.0.0.1:0"});
+  EXPECT_EQ(agent_from_environment("::1").listen, std::vector<std::string>{"tcp://[::1]:0"});
+}
+
 TEST(Environment, NamesMissingVariables) {
   EXPECT_EQ(refusal({}), "the environment has no WORLD_SIZE: the number of agents in the job");
   EXPECT_EQ(refusal(with(usual, {{"RANK", ""}})),
