@@ -50,6 +50,7 @@ struct Way {
   bool copy = false;                  // copies the caller's memory
   tensor::HostCopies* copies = nullptr;
   bool requires_grad = false;  // at the receiver, without a pass
+  bool keeps_strides = false;  // also of a view that is not dense
 
   std::size_t fields() const { return (mark ? 1 : 0) + (device ? 1 : 0) + (requires_grad ? 1 : 0); }
   void write(RecordWriter& record, std::size_t i) const {
@@ -121,6 +122,27 @@ std::vector<std::int64_t> order_of(const at::Tensor& dense) {
   return order;
 }
 
+// The number of elements in memory from the first to the last of a view.
+std::int64_t span_of(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  std::int64_t span = 1;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    std::int64_t reach = 0;
+    if (strides[d] < 0 || __builtin_mul_overflow(sizes[d] - 1, strides[d], &reach) ||
+        __builtin_add_overflow(span, reach, &span))
+      throw Error(ErrorKind::invalid_argument, "a tensor with a stride of " + std::to_string(strides[d]) +
+                                                   " in a dimension of size " + std::to_string(sizes[d]));
+  }
+  return span;
+}
+
+// Whether the memory that a view spans is sent. A view of a small part of it is sent without the gaps.
+bool is_sent_with_gaps(const at::Tensor& view) {
+  constexpr std::int64_t small = 8 << 10;  // bytes
+  if (view.numel() < 2 || view.is_non_overlapping_and_dense()) return false;
+  const std::int64_t span = span_of(view.sizes(), view.strides());
+  return span <= 2 * view.numel() || span * static_cast<std::int64_t>(view.element_size()) <= small;
+}
+
 void encode_plain(ValueWriter writer, const at::Tensor& tensor, const Way& way) {
   if (tensor.layout() != at::kStrided) return encode_sparse(writer, tensor, way);
   at::Tensor base = tensor.resolve_conj().resolve_neg();
@@ -130,14 +152,20 @@ void encode_plain(ValueWriter writer, const at::Tensor& tensor, const Way& way) 
       expanded.push_back(d);
       base = base.narrow(d, 0, 1);
     }
+  std::vector<std::int64_t> strides;
+  if (way.keeps_strides && is_sent_with_gaps(base)) {
+    strides = base.strides().vec();
+    base = base.as_strided({span_of(base.sizes(), strides)}, {1});
+  }
   const std::vector<std::int64_t> order = order_of(base);
-  RecordWriter record =
-      writer.set_record(3 + (expanded.empty() ? 0 : 1) + (order.empty() ? 0 : 1) + way.fields());
+  RecordWriter record = writer.set_record(3 + (expanded.empty() ? 0 : 1) + (strides.empty() ? 0 : 1) +
+                                          (order.empty() ? 0 : 1) + way.fields());
   std::size_t i = 0;
   record.field(i++, "dtype").set_text(tensor::dtype_name(tensor.scalar_type()));
   record.field(i++, "shape").set_ints({tensor.sizes().data(), tensor.sizes().size()});
   encode_elements(record.field(i++, "data"), tensor, base, way);
   if (!expanded.empty()) record.field(i++, "expanded").set_ints(expanded);
+  if (!strides.empty()) record.field(i++, "strides").set_ints(strides);
   if (!order.empty()) record.field(i++, "order").set_ints(order);
   way.write(record, i);
 }
@@ -163,7 +191,7 @@ void encode_tensor(ValueWriter writer, const at::Tensor& tensor, Copy when, bool
   check_supported(tensor);
   auto* devices = writer.message().slots().find<tensor::OutgoingDevices>();
   const c10::Device place = place_of(tensor, devices, writer.message().is_reply());
-  Way way;
+  Way way{.keeps_strides = as_leaf};
   std::optional<c10::MultiStreamGuard> on_streams;
   if (!tensor.is_cpu()) {
     way.copies = &devices->copies;
@@ -325,6 +353,16 @@ at::Tensor decode_plain(const ValueReader& reader, const c10::Device* place) {
                                                      std::to_string(d));
       stored[static_cast<std::size_t>(d)] = std::min<std::int64_t>(shape[static_cast<std::size_t>(d)], 1);
     }
+  const std::vector<std::int64_t> sizes = stored;
+  std::vector<std::int64_t> strides;
+  if (ValueReader view; reader.find_field("strides", 3, view)) {
+    strides = read_ints(view, sizes.size());
+    if (strides.size() != sizes.size())
+      throw Error(ErrorKind::invalid_argument, "a tensor of " + std::to_string(sizes.size()) +
+                                                   " dimensions with " + std::to_string(strides.size()) +
+                                                   " strides");
+    stored = {span_of(sizes, strides)};
+  }
   const std::size_t bytes = checked_bytes(stored, c10::elementSize(type));
   const ValueReader data = field(reader, "data", 2);
   const auto options = at::TensorOptions().dtype(type).device(at::kCPU);
@@ -349,6 +387,7 @@ at::Tensor decode_plain(const ValueReader& reader, const c10::Device* place) {
     if (bytes != 0) std::memcpy(tensor.mutable_data_ptr(), inline_bytes.data(), bytes);
   }
   if (place != nullptr) tensor = tensor::to_device(tensor, *place);
+  if (!strides.empty()) tensor.as_strided_(sizes, strides);
   ValueReader order;
   if (reader.find_field("order", 3, order)) tensor = laid_out(tensor, read_ints(order, shape.size()));
   return expands ? repeated(std::move(tensor), shape) : tensor;

@@ -4,8 +4,8 @@
 // A view sends its elements, not its storage. An expanded dimension is sent as one element; conj and neg are
 // resolved; aliasing between arguments is not preserved. A tensor that is dense but not contiguous
 // (transposed, channels_last) arrives with its strides, which costs a copy on each side. All other tensors
-// arrive contiguous. Undefined, zero-size, 0-d, non-dense, complex, fp8, COO and CSR tensors can be sent.
-// Quantized, nested, subclass and meta tensors fail with ErrorKind::unsupported.
+// arrive contiguous, except with Leaf(t). Undefined, zero-size, 0-d, non-dense, complex, fp8, COO and CSR
+// tensors can be sent. Quantized, nested, subclass and meta tensors fail with ErrorKind::unsupported.
 //
 // Tensors on an accelerator are sent according to the call's device map (device_options.h), and are copied
 // when the call is made. A tensor on a device that the map does not name fails with failed_precondition.
@@ -37,8 +37,10 @@ class Snapshot {
   at::Tensor tensor_;
 };
 
-// An argument or a result that arrives as a leaf which requires grad if the sent tensor does. A parameter of
-// type at::Tensor accepts it. In a call with a pass it is sent like any other tensor.
+// An argument or a result that arrives as a leaf which requires grad if the sent tensor does. It also arrives
+// with the strides of a view that is not dense, with the memory between its elements, unless these are less
+// than half of more than 8 KiB. A parameter of type at::Tensor accepts it. In a call with a pass its
+// gradients are those of any other tensor.
 class Leaf {
  public:
   explicit Leaf(at::Tensor tensor) : tensor_(std::move(tensor)) {}

@@ -232,6 +232,42 @@ TEST_P(TensorCodecTest, ALeafKeepsWhetherItRequiresGrad) {
   }
 }
 
+TEST_P(TensorCodecTest, ALeafKeepsTheStridesOfAView) {
+  const at::Tensor small = at::rand({5, 5}), large = at::rand({200, 200});
+  const auto strides = [&](const at::Tensor& x) {
+    const at::Tensor y = got(peer_->call<EchoLeaf>(Leaf(x))).tensor();
+    EXPECT_TRUE(y.equal(x));
+    return y.strides().vec();
+  };
+  using Strides = std::vector<std::int64_t>;
+  EXPECT_EQ(strides(small.narrow(1, 2, 2)), (Strides{5, 1}));
+  EXPECT_EQ(strides(small.narrow(1, 2, 2).t()), (Strides{1, 5}));
+  EXPECT_EQ(strides(small.narrow(1, 2, 2).unsqueeze(1).expand({5, 3, 2})), (Strides{5, 0, 1}));
+  EXPECT_EQ(strides(large.narrow(1, 0, 150)), (Strides{200, 1}));
+  EXPECT_EQ(strides(large.narrow(1, 0, 10)), (Strides{10, 1})) << "most of the memory is not its own";
+  const at::Tensor grown = got(peer_->call<EchoLeaf>(Leaf(small.narrow(1, 2, 2).requires_grad_()))).tensor();
+  EXPECT_TRUE(grown.requires_grad() && grown.is_leaf());
+  EXPECT_EQ(grown.strides(), (Strides{5, 1}));
+}
+
+TEST(TensorLeaf, WithMalformedStridesIsRefused) {
+  const auto decoded = [](const std::vector<std::int64_t>& strides) {
+    const auto message = rpc::OutgoingMessage::reply();
+    rpc::RecordWriter record = message->result().set_record(4);
+    record.field(0, "dtype").set_text("uint8");
+    record.field(1, "shape").set_ints(std::vector<std::int64_t>{2, 3});
+    record.field(2, "data").set_bytes(std::vector<std::byte>(8));
+    record.field(3, "strides").set_ints(strides);
+    const auto arrived = rpc::detail::unpacked(rpc::detail::packed(message->seal_reply(0)));
+    return rpc::Codec<at::Tensor>::decode(arrived->result());
+  };
+  EXPECT_EQ(decoded({5, 1}).strides(), (std::vector<std::int64_t>{5, 1}));
+  using Strides = std::vector<std::int64_t>;
+  for (const Strides& strides :
+       {Strides{6, 1}, Strides{-1, 1}, Strides{1}, Strides{INT64_MAX, 1}, Strides{1, INT64_MAX}})
+    test::expect_error([&] { return decoded(strides); }, ErrorKind::invalid_argument, "a tensor ");
+}
+
 TEST(TensorLeaf, OfATypeWithoutGradientsIsRefused) {
   const auto message = rpc::OutgoingMessage::reply();
   rpc::RecordWriter record = message->result().set_record(4);
