@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace weft::collectives {
 namespace {
@@ -32,6 +33,17 @@ bool is_divided(const CollectiveCall& call) {
   return std::any_of(call.outputs.begin(), call.outputs.end(), [&](const at::Tensor& tensor) {
     return tensor.scalar_type() != call.outputs.front().scalar_type();
   });
+}
+
+// The parts of a tensor along its first dimension. sizes: empty for equal parts.
+Tensors parts_of(const at::Tensor& tensor, const std::vector<std::int64_t>& sizes, std::int64_t ranks) {
+  const std::int64_t rows = tensor.size(0);
+  if (sizes.empty() && rows % ranks == 0) return tensor.tensor_split(ranks);
+  if (std::ssize(sizes) == ranks && std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}) == rows)
+    return tensor.split_with_sizes(sizes);
+  refuse("all_to_all_v: " + std::to_string(sizes.size()) + " splits of a first dimension of " +
+         std::to_string(rows) + ", expected a size for each of the " + std::to_string(ranks) +
+         " ranks, with that sum, or equal splits");
 }
 
 void check_sparse(const at::Tensor& tensor, ReduceOp op) {
@@ -67,6 +79,8 @@ void Group::abort(const std::string& reason) const {
   core_->failure().abort(core_->describe(rank()) + " aborted it: " + reason);
 }
 
+void Group::leave() const { (void)core_->failure().leave(); }
+
 std::filesystem::path Group::write_flight(const std::filesystem::path& folder) const {
   core_->failure().note_awaited();
   return write_flight_dump(folder, core_->failure().flight());
@@ -90,8 +104,7 @@ rpc::Future<void> Group::run(CollectiveCall call) const {
   if (is_divided(call)) return run_by_dtype(call);
   if (GroupDevices* const devices = core_->devices_for(call.first())) return devices->run(call);
   auto collective = rpc::capture([&] { return collective_of(*core_, core_->backend(), call); });
-  if (!collective.ok())
-    return core_->collectives().decline(call.operation, std::nullopt, call.site, collective.error());
+  if (!collective.ok()) return refused(call.operation, call.first(), call.site, collective.error());
   note_writes(call.outputs);
   return core_->collectives().start(std::move(collective).get(), inlined_);
 }
@@ -132,6 +145,13 @@ void Group::wait(rpc::Future<void> collective) const {
 void Group::decline(Operation operation, c10::Device device, const rpc::Error& why, Site site) const {
   (void)core_->collectives().decline(operation, device.is_cpu() ? std::nullopt : std::optional(device.type()),
                                      site, std::make_exception_ptr(why));
+}
+
+rpc::Future<void> Group::refused(Operation operation, const at::Tensor* first, const Site& site,
+                                 const std::exception_ptr& why) const {
+  const bool is_on_host = core_->devices_for(first) == nullptr;
+  return core_->collectives().decline(
+      operation, is_on_host ? std::nullopt : std::optional(first->device().type()), site, why);
 }
 
 rpc::Future<void> Group::all_reduce(at::Tensor tensor, ReduceOp op, Timeout timeout, Site site) const {
@@ -236,6 +256,18 @@ rpc::Future<void> Group::all_to_all_v(std::vector<at::Tensor> outputs, std::vect
   return run({Operation::all_to_all_v, outputs, inputs, {}, {}, timeout, site});
 }
 
+rpc::Future<void> Group::all_to_all_v(at::Tensor output, const std::vector<std::int64_t>& output_sizes,
+                                      at::Tensor input, const std::vector<std::int64_t>& input_sizes,
+                                      Timeout timeout, Site site) const {
+  Tensors outputs, inputs;
+  const auto split = rpc::capture([&] {
+    outputs = parts_of(output, output_sizes, size());
+    inputs = parts_of(input, input_sizes, size());
+  });
+  if (!split.ok()) return refused(Operation::all_to_all_v, &input, site, split.error());
+  return all_to_all_v(std::move(outputs), std::move(inputs), timeout, site);
+}
+
 rpc::Future<void> Group::gather(std::vector<at::Tensor> outputs, at::Tensor input, int root, Timeout timeout,
                                 Site site) const {
   return run({Operation::gather, outputs, one(input), root, {}, timeout, site});
@@ -248,6 +280,22 @@ rpc::Future<void> Group::scatter(at::Tensor output, std::vector<at::Tensor> inpu
 
 rpc::Future<void> Group::barrier(Timeout timeout, Site site) const {
   return run({Operation::barrier, {}, {}, {}, {}, timeout, site});
+}
+
+rpc::Future<void> Group::collective(Operation operation, Tensors outputs, Tensors inputs,
+                                    std::optional<int> root, std::optional<ReduceOp> op, Timeout timeout,
+                                    Site site) const {
+  const Description& takes = description_of(operation);
+  const CollectiveCall call{operation, outputs, inputs, root, op, timeout, site};
+  if (takes.has_root != root.has_value() || takes.reduces != op.has_value())
+    return refused(operation, call.first(), site,
+                   std::make_exception_ptr(rpc::Error(
+                       rpc::ErrorKind::invalid_argument,
+                       std::string(name_of(operation)) + ": expected " + (takes.has_root ? "a" : "no") +
+                           " root and " + (takes.reduces ? "a known" : "no") + " reduction")));
+  const bool is_sparse = operation == Operation::all_reduce && outputs.size() == 1 &&
+                         outputs.front().defined() && outputs.front().is_sparse();
+  return is_sparse ? reduce_sparse(std::move(outputs.front()), *op, timeout, site) : run(call);
 }
 
 rpc::Future<std::vector<int>> Group::monitored_barrier(Timeout timeout, Site site) const {

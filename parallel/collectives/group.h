@@ -174,6 +174,11 @@ class WEFT_EXPORT Group {
   // both. On ranks whose sizes agree with those of all other ranks, the operation may have completed.
   rpc::Future<void> all_to_all_v(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                  Timeout timeout = {}, Site site = Site::current()) const;
+  // The same with the parts of one tensor along its first dimension. sizes: one for each rank; empty: equal
+  // parts.
+  rpc::Future<void> all_to_all_v(at::Tensor output, const std::vector<std::int64_t>& output_sizes,
+                                 at::Tensor input, const std::vector<std::int64_t>& input_sizes,
+                                 Timeout timeout = {}, Site site = Site::current()) const;
   // outputs, inputs: one for each rank, all of one shape, at the root; empty elsewhere. gather() copies the
   // input of rank i to the root's outputs[i], scatter() the root's inputs[i] to the output of rank i.
   rpc::Future<void> gather(std::vector<at::Tensor> outputs, at::Tensor input, int root, Timeout timeout = {},
@@ -182,6 +187,14 @@ class WEFT_EXPORT Group {
                             Site site = Site::current()) const;
   // Completes when all ranks have called it. If the timeout expires, the error names the ranks that have not.
   rpc::Future<void> barrier(Timeout timeout = {}, Site site = Site::current()) const;
+
+  // The collective whose operation and arguments are data, for bindings of other languages. outputs: also the
+  // tensors that are input and output. root, op: as the operation has them. A list with another number of
+  // tensors is refused, as all other arguments.
+  rpc::Future<void> collective(Operation operation, std::vector<at::Tensor> outputs,
+                               std::vector<at::Tensor> inputs, std::optional<int> root,
+                               std::optional<ReduceOp> op, Timeout timeout = {},
+                               Site site = Site::current()) const;
 
   // A barrier that reports missing ranks and does not end the group. It returns the ranks that have not
   // called it when the timeout of rank 0 expires, in ascending order, to all ranks that have called it; an
@@ -269,6 +282,11 @@ class WEFT_EXPORT Group {
   // ended, only the split groups with this rank as a member end.
   void abort(const std::string& reason) const;
 
+  // This member takes no further part in the group, while its agent remains in the job. Operations of other
+  // members that need this member fail with shut_down. Operations of this member that are in flight fail on
+  // all members.
+  void leave() const;
+
   // For higher layers:
   const std::shared_ptr<rpc::AgentCore>& agent() const;
   // Waits for a collective where the code cannot suspend: also on a handler thread of the agent, on which the
@@ -290,6 +308,9 @@ class WEFT_EXPORT Group {
   rpc::Future<std::optional<Group>> split_in(std::uint64_t rounds, std::optional<int> color, int key,
                                              const GroupOptions& options, const Site& site) const;
   rpc::Future<void> run(CollectiveCall call) const;
+  // Fails a call, in whose place the other ranks see a refused one. first: as CollectiveCall::first().
+  rpc::Future<void> refused(Operation operation, const at::Tensor* first, const Site& site,
+                            const std::exception_ptr& why) const;
   // Runs a call with tensors of several dtypes as one collective for each dtype.
   rpc::Future<void> run_by_dtype(const CollectiveCall& call) const;
   rpc::Future<void> reduce_sparse(at::Tensor tensor, ReduceOp op, Timeout timeout, const Site& site) const;

@@ -1,5 +1,7 @@
 // GroupOptions::checks: what groups with relaxed checks accept and groups with strict checks refuse, on every
 // backend.
+#include <numeric>
+
 #include "tests/parallel/collectives/oracle.h"
 
 namespace weft::collectives::testing {
@@ -159,6 +161,64 @@ TEST_P(GroupChecks, OverlappingTensorsAreCopied) {
     for (int rank = 0; rank < ranks; ++rank)
       for (int other = 0; other < ranks; ++other)
         expect_equal(part(wholes[rank], other), part(values(other, {all}), rank), "all_to_all_v");
+  }
+}
+
+// Arguments that are data, as bindings have them, are refused on all ranks if one rank's are wrong.
+TEST_P(GroupChecks, CollectivesAsDataAreCheckedAsAllOthers) {
+  using G = const Group&;
+  const at::Tensor two = at::zeros({2});
+  const auto sum = [&](G group, const Tensors& outputs, const Tensors& inputs, std::optional<ReduceOp> op) {
+    return group.collective(Operation::all_reduce, outputs, inputs, std::nullopt, op);
+  };
+  const auto refused = [&](const auto& wrong, const std::string& words) {
+    Futures futures;
+    for (G group : groups)
+      futures.push_back(group.rank() == 1 ? wrong(group) : sum(group, {two.clone()}, {}, ReduceOp::sum));
+    expect_all(std::move(futures), ErrorKind::invalid_argument, {words});
+  };
+  refused([&](G group) { return sum(group, {two.clone()}, {}, std::nullopt); },
+          "expected no root and a known");
+  refused([&](G group) { return sum(group, {two.clone()}, {two}, ReduceOp::sum); },
+          "1 tensors as inputs, expected none");
+  refused([&](G group) { return group.collective(Operation::broadcast, {two.clone()}, {}, {}, {}); },
+          "expected a root and no reduction");
+  refused(
+      [&](G group) {
+        return group.collective(Operation::reduce, {two.clone(), two.clone()}, {}, 0, ReduceOp::sum);
+      },
+      "2 tensors as outputs, expected one");
+  const auto parts = [&](G group, const std::vector<std::int64_t>& sizes) {
+    return group.all_to_all_v(at::zeros({ranks}), {}, at::zeros({ranks}), sizes);
+  };
+  for (const auto& sizes : {std::vector<std::int64_t>{1}, std::vector<std::int64_t>(ranks, 2)}) {
+    Futures futures;
+    for (G group : groups)
+      futures.push_back(parts(group, group.rank() == 1 ? sizes : std::vector<std::int64_t>{}));
+    expect_all(std::move(futures), ErrorKind::invalid_argument, {"splits of a first dimension"});
+  }
+  Tensors reduced(ranks);
+  together(groups, [&](G group) {
+    return sum(group, {reduced[group.rank()] = values(group.rank(), {5})}, {}, ReduceOp::sum);
+  });
+  expect_equal(reduced[0], sum_of(ranks, {5}));
+}
+
+TEST_P(GroupChecks, PartsOfOneTensorHaveSizes) {
+  Tensors outputs(ranks);
+  together(groups, [&](const Group& group) {
+    // Rank r sends r + 1 rows to each rank.
+    const std::int64_t rows = group.rank() + 1;
+    std::vector<std::int64_t> received(ranks);
+    std::iota(received.begin(), received.end(), std::int64_t{1});
+    outputs[group.rank()] = at::zeros({ranks * (ranks + 1) / 2, 2});
+    return group.all_to_all_v(outputs[group.rank()], received, values(group.rank(), {ranks * rows, 2}), {});
+  });
+  for (int rank = 0; rank < ranks; ++rank) {
+    Tensors expected;
+    for (int from = 0; from < ranks; ++from)
+      expected.push_back(values(from, {ranks * (from + 1), 2}).narrow(0, rank * (from + 1), from + 1));
+    expect_equal(outputs[rank], at::cat(expected));
   }
 }
 

@@ -172,6 +172,28 @@ TEST_P(GroupEnds, AMemberThatLeavesIsNamedToRanksThatStillNeedIt) {
   expect_all(std::move(futures), ErrorKind::shut_down, {"rank 2 (worker2)"});
 }
 
+TEST_P(GroupEnds, AMemberThatLeavesOneGroupRemainsInOthers) {
+  const auto others = company.groups();
+  together(groups, [](const Group& group) { return group.barrier(); });
+  Futures futures = but(2, [](const Group& group) { return group.barrier(); });
+  groups[2].leave();
+  expect_all(std::move(futures), ErrorKind::shut_down, {"rank 2 (worker2)"});
+  test::expect_error(groups[2].barrier(), ErrorKind::shut_down, "rank 2 (worker2) has left");
+  together(others, [](const Group& group) { return group.barrier(); });
+}
+
+TEST_P(GroupEnds, AMemberThatLeavesAfterItsLastCollectiveFailsNone) {
+  for (int i = 0; i < 20; ++i) {
+    const auto some = company.groups();
+    Futures futures;
+    for (const Group& group : some) futures.push_back(group.all_reduce(at::zeros({10'000})));
+    got(std::move(futures[2]));
+    some[2].leave();
+    futures.erase(futures.begin() + 2);
+    for (auto& future : futures) got(std::move(future));
+  }
+}
+
 // Objects go through rank 0.
 TEST_P(GroupEnds, AnExchangeOfObjectsFailsIfRankZeroHasLeft) {
   together(groups, [](const Group& group) { return group.barrier(); });

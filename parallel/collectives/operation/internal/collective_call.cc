@@ -32,6 +32,9 @@ void check_count(const CollectiveCall& call, Count count, Tensors tensors, const
   if (one_each && tensors.size() != static_cast<std::size_t>(ranks))
     refuse_call(call, count_text(tensors.size(), list) + ", expected " + std::to_string(ranks) +
                           ": give one for each rank");
+  if ((count == Count::one && tensors.size() != 1) || (count == Count::none && !tensors.empty()))
+    refuse_call(call,
+                count_text(tensors.size(), list) + ", expected " + (count == Count::one ? "one" : "none"));
   if (count == Count::one_per_rank_at_root && !one_each && !tensors.empty())
     refuse_call(call, count_text(tensors.size(), list) + " on rank " + std::to_string(rank) +
                           ", expected none: only the root, rank " + std::to_string(*call.root) +
