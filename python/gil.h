@@ -5,10 +5,12 @@
 
 #include <pybind11/gil.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <torch/csrc/distributed/c10d/debug.h>
 
 #include <optional>
+#include <string>
 
 namespace weft::python {
 
@@ -25,17 +27,10 @@ void without_gil(F f) {
 inline rpc::Site python_site() {
   if (c10d::debug_level() == c10d::DebugLevel::Off || !Py_IsInitialized()) return {};
   const pybind11::gil_scoped_acquire gil;
-  const auto torch =
-      pybind11::module_::import("torch").attr("__path__")[pybind11::int_(0)].cast<std::string>();
-  pybind11::object frame = pybind11::reinterpret_steal<pybind11::object>(
-      reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
-  while (frame && !frame.is_none()) {
-    const auto file = frame.attr("f_code").attr("co_filename").cast<std::string>();
-    if (!file.starts_with(torch + '/'))
-      return rpc::Site::in_file(file, frame.attr("f_lineno").cast<std::uint32_t>());
-    frame = frame.attr("f_back");
-  }
-  return {};
+  const auto line = pybind11::module_::import("weft.distributed").attr("calling_line")();
+  if (line.is_none()) return {};
+  const auto [file, number] = line.cast<std::pair<std::string, std::uint32_t>>();
+  return rpc::Site::in_file(file, number);
 }
 
 }  // namespace weft::python

@@ -35,13 +35,21 @@ class Work final : public c10d::Work {
   // one for each input.
   Work(std::shared_ptr<rpc::HandlerPool> callbacks, int rank, c10d::OpType operation, const char* title,
        const std::vector<at::Tensor>& inputs, std::vector<std::vector<at::Tensor>> outputs,
-       std::uint64_t sequence, std::chrono::milliseconds timeout);
+       std::uint64_t sequence, std::chrono::milliseconds timeout)
+      : c10d::Work(rank, operation, title, inputs),
+        callbacks_(std::move(callbacks)),
+        outputs_(std::move(outputs)),
+        sequence_(sequence),
+        timeout_(timeout) {}
 
-  // Completes the work with the future, on its thread. source: the rank that has sent the message, or -1.
-  static void follow(const c10::intrusive_ptr<Work>& work, rpc::Future<int> source);
+  // Completes the work with the future, on its thread.
+  static void follow(const c10::intrusive_ptr<Work>& work, rpc::Future<void> done);
 
+  void set_source(int rank) { source_ = rank; }  // the rank that has sent the message; before the completion
   int sourceRank() const override { return source_; }
-  std::vector<at::Tensor> result() override;
+  std::vector<at::Tensor> result() override {
+    return outputs_.empty() ? std::vector<at::Tensor>() : outputs_.front();
+  }
   std::uint64_t getSequencenumber() const override { return sequence_; }
   std::chrono::milliseconds getTimeout() const override { return timeout_; }
   bool wait(std::chrono::milliseconds timeout) override;
@@ -49,6 +57,7 @@ class Work final : public c10d::Work {
 
  private:
   void complete(const std::exception_ptr& error);
+  c10::IValue value() { return outputs_.size() > 1 ? c10::IValue(outputs_) : c10::IValue(result()); }
 
   const std::shared_ptr<rpc::HandlerPool> callbacks_;
   const std::vector<std::vector<at::Tensor>> outputs_;

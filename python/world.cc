@@ -2,13 +2,8 @@
 
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/rpc/job/environment.h>
-#include <weft/rpc/job/store/program_store.h>
 
 #include <c10/util/Exception.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-
-#include <cstdlib>
 
 namespace weft::python {
 
@@ -33,31 +28,22 @@ class MeetingStore final : public rpc::ProgramStore {
   const c10::intrusive_ptr<c10d::Store> store_;
 };
 
-bool is_of_this_process(c10d::Store& store) {
-  auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(&store);
-  return dynamic_cast<c10d::HashStore*>(prefixed ? prefixed->getUnderlyingNonPrefixStore().get() : &store) !=
-         nullptr;
-}
-
-rpc::MemberOptions member(c10d::Store& store, int rank, int size) {
+rpc::MemberOptions member(c10d::Store* store, int rank, int size) {
   const auto own = static_cast<std::size_t>(rank), all = static_cast<std::size_t>(size);
-  if (std::getenv("WEFT_STORE") == nullptr || !is_of_this_process(store))
-    return rpc::from_program_store(std::make_shared<MeetingStore>(store), "weft/", own, all);
+  if (store != nullptr)
+    return rpc::from_program_store(std::make_shared<MeetingStore>(*store), "weft/", own, all);
   rpc::MemberOptions options = rpc::from_environment();
   TORCH_CHECK(options.rendezvous.rank == own && options.rendezvous.world_size == all,
               "weft: init_process_group(): rank ", rank, " of ", size,
-              " with a HashStore, but the environment states another "
-              "place: set RANK and WORLD_SIZE to those of the call");
+              " with a HashStore, but the environment states another place: set RANK and WORLD_SIZE to those "
+              "of the call");
   return options;
 }
 
 }  // namespace
 
-World::World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout)
-    : callbacks(std::make_shared<rpc::HandlerPool>(1)),
-      job(std::make_unique<rpc::Job>(member(store, rank, size), rpc::Layers{collectives::layer()})) {
-  job->join(timeout).get();
-}
+World::World(c10d::Store* store, int rank, int size)
+    : job(std::make_unique<rpc::Job>(member(store, rank, size), rpc::Layers{collectives::layer()})) {}
 
 World::~World() {
   try {

@@ -6,22 +6,20 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <chrono>
 #include <memory>
 
 namespace weft::python {
 
 // The process groups of a process share it; the last of them leaves the job. Construct and destroy it without
-// the GIL.
+// the GIL. job->join() joins.
 struct World {
-  // Joins. store: of the program; it introduces the members to each other. If it is a HashStore, which
-  // reaches no other process, and WEFT_STORE is set, the members meet there (rpc/job/environment.h), also
-  // with C++ programs.
-  World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout);
+  // store: of the program; it introduces the members to each other. null: the members meet as the environment
+  // states (rpc/job/environment.h), also with C++ programs.
+  World(c10d::Store* store, int rank, int size);
   ~World();
 
   // Runs the callbacks of futures, which may take the GIL and run collectives.
-  const std::shared_ptr<rpc::HandlerPool> callbacks;
+  const std::shared_ptr<rpc::HandlerPool> callbacks = std::make_shared<rpc::HandlerPool>(1);
   std::unique_ptr<rpc::Job> job;
 };
 

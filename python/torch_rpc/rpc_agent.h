@@ -25,22 +25,19 @@ namespace weft::torch_rpc {
 
 namespace pytorch = torch::distributed::rpc;
 
-// Options of an agent, in addition to PyTorch's.
-struct WEFT_EXPORT RpcBackendOptions : pytorch::RpcBackendOptions {
-  // Throws c10::Error if worker_threads is not positive.
-  RpcBackendOptions(int worker_threads, float timeout_seconds, std::string init_method);
-
-  int worker_threads;  // the number of requests that the agent serves at the same time
-};
+inline constexpr int default_worker_threads = 16;  // as in Python
 
 class WEFT_EXPORT RpcAgent final : public pytorch::RpcAgent {
  public:
-  // serves: serves the requests of other workers. Blocks until all workers have called it. The agent's
+  // serves: serves the requests of other workers. worker_threads: the number of requests that the agent
+  // serves at the same time. Blocks until all workers have called it. The agent's
   // addresses and credentials are those of a job's member (rpc/job/environment.h), where the host of
-  // options.initMethod precedes MASTER_ADDR. Throws c10::Error if a name is not unique, and the store's error
+  // options.initMethod precedes MASTER_ADDR. Throws c10::Error if a name is not
+  // unique or worker_threads is not positive, and the store's error
   // if a worker is missing.
   RpcAgent(std::unique_ptr<pytorch::RequestCallback> serves, const c10::intrusive_ptr<c10d::Store>& store,
-           std::string name, pytorch::worker_id_t rank, int world_size, const RpcBackendOptions& options);
+           std::string name, pytorch::worker_id_t rank, int world_size,
+           const pytorch::RpcBackendOptions& options, int worker_threads = default_worker_threads);
   ~RpcAgent() override;
 
   c10::intrusive_ptr<pytorch::JitFuture> send(const pytorch::WorkerInfo& to,

@@ -12,7 +12,7 @@ namespace weft::torch_rpc {
 namespace {
 
 // The store of the first init_rpc() of Python programs.
-c10::intrusive_ptr<c10d::Store> meet(const RpcBackendOptions& options, int rank, int world_size) {
+c10::intrusive_ptr<c10d::Store> meet(const pytorch::RpcBackendOptions& options, int rank, int world_size) {
   const rpc::Address place = rpc::Address::parse(options.initMethod);
   c10d::TCPStoreOptions store;
   store.port = static_cast<std::uint16_t>(std::stoul(place.port));
@@ -24,25 +24,24 @@ c10::intrusive_ptr<c10d::Store> meet(const RpcBackendOptions& options, int rank,
                                                 c10::make_intrusive<c10d::TCPStore>(place.host, store));
 }
 
-// Messages state types of TorchScript.
-c10::StrongTypePtr parse_type(const c10::QualifiedName& name) {
-  return {nullptr, torch::jit::ScriptTypeParser().parseType(name.qualifiedName())};
-}
-
 }  // namespace
 
-RpcBackendOptions Worker::environment() {
+pytorch::RpcBackendOptions Worker::environment() {
   const auto host = rpc::detail::variable("MASTER_ADDR"), port = rpc::detail::variable("MASTER_PORT");
   TORCH_CHECK(host && port, "Worker: MASTER_ADDR and MASTER_PORT state where the workers meet: set both");
-  return {16, pytorch::kDefaultRpcTimeoutSeconds, "tcp://" + *host + ":" + *port};
+  return {pytorch::kDefaultRpcTimeoutSeconds, rpc::Address{"tcp", *host, *port, {}}.text()};
 }
 
 Worker::Worker(const std::string& name, pytorch::worker_id_t rank, int world_size,
-               const RpcBackendOptions& options) {
+               const pytorch::RpcBackendOptions& options, int worker_threads) {
   torch::distributed::autograd::DistAutogradContainer::init(rank);
   agent_ = std::make_shared<RpcAgent>(std::make_unique<pytorch::RequestCallbackNoPython>(),
-                                      meet(options, rank, world_size), name, rank, world_size, options);
-  agent_->setTypeResolver(std::make_shared<pytorch::TypeResolver>(&parse_type));
+                                      meet(options, rank, world_size), name, rank, world_size, options,
+                                      worker_threads);
+  // Messages state types of TorchScript.
+  agent_->setTypeResolver(std::make_shared<pytorch::TypeResolver>([](const c10::QualifiedName& name) {
+    return c10::StrongTypePtr(nullptr, torch::jit::ScriptTypeParser().parseType(name.qualifiedName()));
+  }));
   pytorch::RpcAgent::setCurrentRpcAgent(agent_);
   try {
     agent_->start();

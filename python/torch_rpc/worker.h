@@ -26,15 +26,16 @@ class WEFT_EXPORT Worker {
   // options.initMethod (tcp://HOST:PORT), where rank 0 is its server. Throws c10::Error as RpcAgent does, and
   // the store's error if a worker is missing after options.rpcTimeoutSeconds.
   Worker(const std::string& name, pytorch::worker_id_t rank, int world_size,
-         const RpcBackendOptions& options = environment());
+         const pytorch::RpcBackendOptions& options = environment(),
+         int worker_threads = default_worker_threads);
   // Waits until the calls that it serves have ended, at most 5 s.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // 16 threads, 60 s, and the store at MASTER_ADDR and MASTER_PORT, as in Python. Throws c10::Error if these
+  // 60 s, and the store at MASTER_ADDR and MASTER_PORT, as in Python. Throws c10::Error if these
   // variables are not set.
-  static RpcBackendOptions environment();
+  static pytorch::RpcBackendOptions environment();
 
  private:
   void end();

@@ -1,9 +1,23 @@
 """The backend "weft" of torch.distributed (docs/pytorch.md). PyTorch calls register() through the entry point."""
 
+import os
+import sys
+
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
 
 from weft import _C
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+def calling_line():
+    """The file and the number of the innermost line outside of the package torch, for errors. None: there is none."""
+    frame = sys._getframe(1) if sys._getframe().f_back else None
+    while frame and frame.f_code.co_filename.startswith(_TORCH):
+        frame = frame.f_back
+    return frame and (frame.f_code.co_filename, frame.f_lineno)
 
 
 def _default_group():
@@ -17,11 +31,27 @@ def _default_group():
     return backend if isinstance(backend, _C.ProcessGroup) else None
 
 
+def _meeting_store(options):
+    """The store by which the ranks meet. None: they meet as the environment states, also with C++ programs.
+
+    A HashStore reaches no other process.
+    """
+    store = options.store
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    by_environment = isinstance(store, dist.HashStore) and "WEFT_STORE" in os.environ
+    return None if by_environment and not options.enable_reconfigure else options.store
+
+
 def create(options, _backend_options, backend="weft"):
-    return _C.ProcessGroup(
-        options.store, options.group_rank, options.group_size, options.timeout, options.group_id,
-        options.global_ranks_in_group, _default_group(), backend, options.enable_reconfigure,
-    )
+    own = Backend.Options(backend, options.timeout)
+    own.group_name = options.group_id
+    own.global_ranks_in_group = options.global_ranks_in_group
+    own.enable_reconfigure = options.enable_reconfigure
+    default = _default_group()
+    if default is not None:
+        return default.split(options.store, options.global_ranks_in_group, own)
+    return _C.ProcessGroup(_meeting_store(options), options.group_rank, options.group_size, own)
 
 
 def register():

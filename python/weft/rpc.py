@@ -24,11 +24,12 @@ from torch.distributed.rpc import api, backend_registry, constants
 from weft import _C
 
 
-class WeftRpcBackendOptions(_C.RpcBackendOptions):
+class WeftRpcBackendOptions(rpc.RpcBackendOptions):
     """The options of the backend WEFT.
 
     num_worker_threads: the number of requests that the agent serves at the same time. rpc_timeout: of calls that
-    set none, in seconds; 0: none. init_method: the URL of the store.
+    set none, in seconds; 0: none. init_method: the URL of the store. device_maps, devices: as TensorPipe has them, of
+    the CPU only.
     """
 
     def __init__(
@@ -37,8 +38,35 @@ class WeftRpcBackendOptions(_C.RpcBackendOptions):
         num_worker_threads=constants.DEFAULT_NUM_WORKER_THREADS,
         rpc_timeout=constants.DEFAULT_RPC_TIMEOUT_SEC,
         init_method=constants.DEFAULT_INIT_METHOD,
+        device_maps=None,
+        devices=None,
     ):
-        super().__init__(num_worker_threads, rpc_timeout, init_method)
+        super().__init__(rpc_timeout, init_method)
+        self.num_worker_threads = num_worker_threads
+        self.device_maps = {}
+        for to, device_map in (device_maps or {}).items():
+            self.set_device_map(to, device_map)
+        self.set_devices(devices or [])
+
+    def set_device_map(self, to, device_map):
+        """Adds to the map for calls of the worker `to`. ValueError: a device is not the CPU."""
+        pairs = {torch.device(here): torch.device(there) for here, there in device_map.items()}
+        _expect_cpu([*pairs, *pairs.values()], f"the device map for {to}")
+        self.device_maps.setdefault(to, {}).update(pairs)
+
+    def set_devices(self, devices):
+        """ValueError: a device is not the CPU."""
+        self.devices = [torch.device(device) for device in devices]
+        _expect_cpu(self.devices, "devices")
+
+
+def _expect_cpu(devices, where):
+    for device in devices:
+        if device.type != "cpu":
+            raise ValueError(
+                f"{where} names {device}, but the RPC backend WEFT sends tensors in host memory only, because it has no "
+                "copies between devices: move tensors to the CPU, or use the backend TENSORPIPE"
+            )
 
 
 def operator(schema):
@@ -66,7 +94,9 @@ def _init_backend(store, name, rank, world_size, rpc_backend_options):
         raise TypeError(f"`rpc_backend_options` must be a `WeftRpcBackendOptions`. {rpc_backend_options}")
     if not world_size:
         raise ValueError("the RPC backend WEFT needs a world_size: it has no dynamic groups")
-    agent = _C.RpcAgent(store, name, rank, world_size, rpc_backend_options)
+    agent = _C.RpcAgent(
+        store, name, rank, world_size, rpc_backend_options, rpc_backend_options.num_worker_threads
+    )
     api._init_rpc_states(agent)
     return agent
 

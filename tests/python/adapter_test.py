@@ -3,6 +3,7 @@
 Each program is the body of a rank. The other ranks run it too.
 """
 
+import datetime
 import os
 import sys
 import tempfile
@@ -17,6 +18,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join([os.path.dirname(os.path.abspath(__fi
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+import weft.rpc
+from torch._C import _distributed_c10d
 
 TIMEOUT = 60  # s
 
@@ -110,16 +113,87 @@ def death(rank, size):
     expect_error(lambda: dist.all_reduce(torch.ones(4)), "Connection closed by peer", "rank 0")
 
 
+def subgroup_that_one_rank_destroys(rank, size):
+    group = dist.new_group(list(range(size)))
+    for _ in range(20):
+        dist.all_reduce(torch.ones(4), group=group)
+    if rank == size - 1:
+        dist.destroy_process_group(group)
+    else:
+        expect_error(lambda: dist.all_reduce(torch.ones(4), group=group), "Connection closed by peer",
+                     f"rank {size - 1}")
+    ones = torch.ones(4)
+    dist.all_reduce(ones)  # the default group continues
+    assert ones[0] == size, ones
+
+
+def subgroups_that_end_first(rank, size):
+    for _ in range(10):
+        group = dist.new_group(list(range(size)))
+        ones = torch.ones(100_000)
+        dist.all_reduce(ones, group=group)
+        dist.destroy_process_group(group)
+        assert ones[-1] == size, ones
+
+
+def reconfiguration_that_ends(rank, size, end):
+    """Rank 0 waits for the others, which do not come; another thread ends its wait. Then all reconfigure."""
+    store = dist.distributed_c10d._get_default_store()
+    group = dist.group.WORLD._get_backend(torch.device("cpu"))
+    handles = [str(other) for other in range(size)]
+
+    def reconfigure(uuid):
+        options = _distributed_c10d.ReconfigureOptions()
+        options.uuid, options.handles, options.timeout = uuid, handles, datetime.timedelta(seconds=TIMEOUT)
+        group.reconfigure(options).wait()
+
+    if rank == 0:
+        for delay in (0, 0.05, 1):
+            ended = threading.Event()
+
+            def keep_ending():
+                time.sleep(delay)
+                while not ended.wait(0.01):  # the first may come before reconfigure() has begun
+                    end(group)
+
+            ending = threading.Thread(target=keep_ending)
+            ending.start()
+            try:
+                expect_error(lambda: reconfigure(1), "reconfigure(): abort() or shutdown() has ended it")
+            finally:
+                ended.set()
+                ending.join()
+            expect_error(lambda: group.barrier(_distributed_c10d.BarrierOptions()), "call reconfigure()")
+        store.set("ended", "")
+    store.wait(["ended"])
+    reconfigure(2)
+    ones = torch.ones(4)
+    group.allreduce([ones], _distributed_c10d.AllreduceOptions()).wait()
+    assert ones[0] == size, ones
+
+
+def abort_next_to_reconfigure(rank, size):
+    reconfiguration_that_ends(rank, size, lambda group: group.abort())
+
+
+def shutdown_next_to_reconfigure(rank, size):
+    reconfiguration_that_ends(rank, size, lambda group: group.shutdown())
+
+
 PROGRAMS = [end_without_a_barrier, send_to_a_rank_that_ends, end_in_a_callback, future_after_the_end,
             recv_from_a_rank_that_ends, send_to_a_rank_that_does_not_receive, sizes_that_one_rank_refuses,
-            scatter_that_the_root_refuses, lists_that_one_rank_refuses, death]
+            scatter_that_the_root_refuses, lists_that_one_rank_refuses, death,
+            subgroup_that_one_rank_destroys, subgroups_that_end_first, abort_next_to_reconfigure,
+            shutdown_next_to_reconfigure]
+RECONFIGURE = [abort_next_to_reconfigure, shutdown_next_to_reconfigure]
 
 
 def run(rank, program, size, folder):
     warnings = os.open(os.path.join(folder, f"warnings{rank}"), os.O_RDWR | os.O_CREAT)
     os.dup2(warnings, sys.stderr.fileno())  # LibTorch writes them there
     store = dist.FileStore(os.path.join(folder, "store"), size)
-    dist.init_process_group("weft", store=store, rank=rank, world_size=size)
+    dist.init_process_group("weft", store=store, rank=rank, world_size=size,
+                            enable_reconfigure=PROGRAMS[program] in RECONFIGURE)
     PROGRAMS[program](rank, size)
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -132,7 +206,13 @@ def run(rank, program, size, folder):
 
 
 class Adapter(unittest.TestCase):
-    pass
+    def test_device_maps_are_of_the_cpu(self):
+        options = weft.rpc.WeftRpcBackendOptions(device_maps={"worker1": {"cpu": "cpu"}}, devices=["cpu"])
+        self.assertEqual(options.device_maps, {"worker1": {torch.device("cpu"): torch.device("cpu")}})
+        with self.assertRaisesRegex(ValueError, "device map for worker1 names cuda:0.*host memory"):
+            options.set_device_map("worker1", {"cpu": "cuda:0"})
+        with self.assertRaisesRegex(ValueError, "devices names cuda:1"):
+            options.set_devices(["cuda:1"])
 
 
 for _number, _program in enumerate(PROGRAMS):

@@ -61,9 +61,11 @@ class Examples(unittest.TestCase):
         self.assertIn("trainer 2: loss", outputs[2])
 
     def test_python_embedding(self):
-        outputs = self.run_with_cpp("python_embedding", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{}"})
-        self.assertIn("the table has taken 800 updates", outputs[0])
-        self.assertIn("trainer 2: loss 0.0", outputs[2])
+        for address in ("127.0.0.1", "::1"):
+            with self.subTest(address=address):
+                outputs = self.run_with_cpp("python_embedding", {"MASTER_ADDR": address, "MASTER_PORT": "{}"})
+                self.assertIn("the table has taken 800 updates", outputs[0])
+                self.assertIn("trainer 2: loss 0.0", outputs[2])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import torchft.process_group
 socket.gethostname = lambda: "localhost"  # the stores of torchft are at this name, which may not resolve
 
 if os.environ["SUITE_OF"] == "weft":  # in Gloo's place, under Gloo's name
+    from torch._C._distributed_c10d import Backend
     from weft import _C
     from weft.distributed import create
 
@@ -18,6 +19,6 @@ if os.environ["SUITE_OF"] == "weft":  # in Gloo's place, under Gloo's name
                                   devices=["cpu"], _backend_type=dist.ProcessGroup.BackendType.GLOO)
 
     def gloo(store, rank, size, timeout=datetime.timedelta(minutes=30)):
-        return _C.ProcessGroup(store, rank, size, timeout, "torchft", list(range(size)), None, "gloo")
+        return _C.ProcessGroup(store, rank, size, Backend.Options("gloo", timeout))
 
     torchft.process_group.BaseProcessGroupGloo = gloo
