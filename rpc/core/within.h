@@ -17,7 +17,7 @@ Future<T> within(std::chrono::nanoseconds timeout, Loop& loop, Future<T> future,
     std::atomic_flag over{};
     Loop::TimerId timer = 0;  // used on the loop only
   };
-  auto wait = std::make_shared<Wait>(Promise<T>(future.loop(), future.exceptions()));
+  std::shared_ptr<Wait> wait(new Wait{.promise = Promise<T>(future.loop(), future.exceptions())});
   auto limited = wait->promise.future();
   loop.dispatch([&loop, wait, late = std::move(late), when = later(loop.now(), timeout)] {
     if (wait->over.test()) return;

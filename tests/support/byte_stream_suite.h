@@ -149,14 +149,14 @@ TYPED_TEST_P(ByteStreamTest, CallbacksRunOnTheLoopAndNotWithinTheCall) {
   this->await_readable(1);
   Event both;
   on(this->loop(1), [&] {
-    int ran = 0;
-    auto job = [&, ran = std::make_shared<int>(0)] {
+    const auto ran = std::make_shared<int>(0);
+    auto job = [&, ran] {
       EXPECT_TRUE(this->loop(1).running_here());
       if (++*ran == 2) both.set();
     };
-    this->stream(1).when_readable([&ran, job]() mutable { job(); });
-    this->stream(1).when_writable([&ran, job]() mutable { job(); });
-    EXPECT_EQ(ran, 0);
+    this->stream(1).when_readable(job);
+    this->stream(1).when_writable(job);
+    EXPECT_EQ(*ran, 0);
   });
   both.wait();
 }

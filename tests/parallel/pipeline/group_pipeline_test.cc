@@ -44,7 +44,7 @@ TEST_P(GroupSchedules, TrainLikeTheWholeModel) {
     const at::Tensor outputs = one[0].forward({numbers({rows, 6}, 30)})[0];
     const Named expected = named_parameters_of(one);
 
-    on_ranks(ranks, backend, [&](const Group& group) {
+    on_ranks(ranks, backend, [&, ranks = ranks, rows = rows](const Group& group) {
       const StageGraph graph = stages_on(group.rank(), tied_blocks(count), computations, 1);
       GroupPipeline pipeline(group, graph, computations, {.loss = squares});
       torch::optim::SGD optimizer(graph.parameters(), 0.1);

@@ -168,7 +168,6 @@ TEST(Future, DestroyingDetaches) {
 // Whichever of the two ends comes first, the continuation runs once and sees the value.
 TEST(Future, ThenAndCompleteMayRace) {
   constexpr int rounds = 2000;
-  int ran = 0;
   std::vector<Promise<int>> promises(rounds);
   std::vector<Future<int>> futures;
   for (auto& promise : promises) futures.push_back(promise.future());
@@ -183,7 +182,6 @@ TEST(Future, ThenAndCompleteMayRace) {
   for (int i = 0; i < rounds; ++i) {
     at = i;
     futures[static_cast<std::size_t>(i)].then([&](Result<int>&& n) { sum += n.value(); });
-    ++ran;
   }
   other.join();
   EXPECT_EQ(sum, rounds);

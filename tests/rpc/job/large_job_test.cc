@@ -204,7 +204,7 @@ TEST_F(LargeJob, RunsCollectivesUsesItsStoreAndSurvivesDeaths) {
     for (const std::size_t rank : cut) others_.at(rank).network->cut();
   });
   for (auto& [rank, barrier] : barriers) {
-    const auto error = test::error_of([&] { return got(std::move(barrier)), 0; });
+    const auto error = test::error_of([&barrier = barrier] { return got(std::move(barrier)), 0; });
     ASSERT_TRUE(error) << rank;
     EXPECT_EQ(error->kind(), ErrorKind::peer_lost) << rank << ": " << error->what();
   }

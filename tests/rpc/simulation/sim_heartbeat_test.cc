@@ -30,7 +30,7 @@ class Store {
 // The hand-written peer: it uses a connection, or sends bytes without one.
 class Raw : public std::enable_shared_from_this<Raw> {
  public:
-  explicit Raw(SimProcess& process) : process_(process), loop_(process.make_loop()), transport_(process) {}
+  explicit Raw(SimProcess& process) : loop_(process.make_loop()), transport_(process) {}
 
   void connect(bool greet) {
     loop_->post([self = shared_from_this(), greet] {
@@ -87,7 +87,6 @@ class Raw : public std::enable_shared_from_this<Raw> {
     const std::weak_ptr<Raw> raw;
   };
 
-  SimProcess& process_;
   const std::shared_ptr<SimLoop> loop_;
   SimTransport transport_;
   std::shared_ptr<rpc::Connection> connection_;

@@ -66,7 +66,10 @@ class Market {
   Stream<std::int64_t> running_sums(Stream<std::int64_t> numbers) {
     const Counted counted(alive);
     std::int64_t total = 0;
-    while (auto number = co_await numbers.next()) co_yield total += *number;
+    while (auto number = co_await numbers.next()) {
+      total += *number;
+      co_yield total;
+    }
   }
   Feed feed() { return {"all", count(4), follow("ACME")}; }
   Task<Stream<std::int64_t>> later(CallContext& call, std::int64_t n) {

@@ -27,12 +27,13 @@ TEST(Channel, AWriteWaitsForRoom) {
   got(writer.write(1));
   auto second = writer.write(2);
   EXPECT_FALSE(second.ready());
-  EXPECT_EQ(kind_of([&] { got(writer.write(3)); }), ErrorKind::resource_exhausted);
+  EXPECT_EQ(kind_of([&writer = writer] { got(writer.write(3)); }), ErrorKind::resource_exhausted);
   EXPECT_EQ(got(stream.next()), 1);
   EXPECT_TRUE(second.ready());
   EXPECT_EQ(got(stream.next()), 2);
   auto third = stream.next();
-  EXPECT_EQ(kind_of([&] { got(stream.next()); }), ErrorKind::failed_precondition) << "one next() at a time";
+  EXPECT_EQ(kind_of([&stream = stream] { got(stream.next()); }), ErrorKind::failed_precondition)
+      << "one next() at a time";
   got(writer.write(3));
   EXPECT_EQ(got(std::move(third)), 3);
 }
@@ -41,9 +42,10 @@ TEST(Channel, AnErrorFollowsTheItemsAndIsRepeated) {
   auto [writer, stream] = make_channel<int>(4);
   got(writer.write(1));
   writer.fail(Error(ErrorKind::unavailable, "no more quotes"));
-  EXPECT_EQ(kind_of([&] { got(writer.write(2)); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&writer = writer] { got(writer.write(2)); }), ErrorKind::failed_precondition);
   EXPECT_EQ(got(stream.next()), 1);
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(kind_of([&] { got(stream.next()); }), ErrorKind::unavailable);
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(kind_of([&stream = stream] { got(stream.next()); }), ErrorKind::unavailable);
 }
 
 TEST(Channel, ADestroyedWriterIsAnErrorForTheReader) {
@@ -51,7 +53,7 @@ TEST(Channel, ADestroyedWriterIsAnErrorForTheReader) {
   got(writer.write(1));
   writer = {};
   EXPECT_EQ(got(stream.next()), 1);
-  EXPECT_EQ(kind_of([&] { got(stream.next()); }), ErrorKind::aborted);
+  EXPECT_EQ(kind_of([&stream = stream] { got(stream.next()); }), ErrorKind::aborted);
 }
 
 TEST(Channel, AWriterIsNotifiedOfADroppedReader) {
@@ -62,8 +64,8 @@ TEST(Channel, AWriterIsNotifiedOfADroppedReader) {
   stream.close();
   EXPECT_FALSE(writer.wanted());
   EXPECT_EQ(kind_of([&] { got(std::move(waiting)); }), ErrorKind::cancelled);
-  EXPECT_EQ(kind_of([&] { got(writer.write(3)); }), ErrorKind::cancelled);
-  EXPECT_EQ(kind_of([&] { got(stream.next()); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&writer = writer] { got(writer.write(3)); }), ErrorKind::cancelled);
+  EXPECT_EQ(kind_of([&stream = stream] { got(stream.next()); }), ErrorKind::failed_precondition);
 }
 
 // Records its destruction, and whether the thread belongs to an agent.
@@ -134,13 +136,14 @@ TEST_F(GeneratorTest, AwaitsFuturesTasksAndOtherStreams) {
 
 TEST_F(GeneratorTest, NeedsAnExecutor) {
   auto stream = ticks(3);
-  EXPECT_EQ(kind_of([&] { got(stream.next()); }), ErrorKind::failed_precondition);
+  EXPECT_EQ(kind_of([&stream = stream] { got(stream.next()); }), ErrorKind::failed_precondition);
 }
 
 TEST_F(GeneratorTest, FailsWithItsError) {
   auto stream = ticks_until(1, Witness(gone)).on(pool);
   EXPECT_EQ(got(stream.next()), 0);
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(kind_of([&] { got(stream.next()); }), ErrorKind::unavailable);
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(kind_of([&stream = stream] { got(stream.next()); }), ErrorKind::unavailable);
   EXPECT_EQ(gone, 1);
 }
 

@@ -103,7 +103,7 @@ TEST(StreamArgumentTest, ClosesWithTheIncarnationOfItsCallee) {
   got(std::move(call));
   EXPECT_TRUE(writer.wanted());
   first.reset();
-  eventually("nobody reads it any more", [&] { return !writer.wanted(); });
+  eventually("nobody reads it any more", [&writer = writer] { return !writer.wanted(); });
 }
 
 TEST_F(StreamTableTest, OnlyTheCalleeMayPullAnArgument) {

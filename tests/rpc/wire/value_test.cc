@@ -147,7 +147,7 @@ TEST(Value, IndicesBeyondTheEndAreRefused) {
   for (const auto& [kind, write, check] : one_of_each()) {
     const auto message = with_argument(write);
     const ValueReader value = message->argument(0);
-    const auto beyond = [&](auto read) {
+    const auto beyond = [kind = kind](auto read) {
       EXPECT_EQ(kind_of(read), ErrorKind::protocol_error) << to_string(kind);
     };
     if (kind == ValueKind::list) beyond([&] { return value.at(2); });
