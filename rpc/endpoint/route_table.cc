@@ -34,6 +34,8 @@ std::shared_ptr<Route> RouteTable::find_or_make(const std::string& name, std::ve
 
 std::shared_ptr<Route> RouteTable::to_address(const std::string& address) {
   const Address parsed = Address::parse(address);
+  // An existing route keeps its addresses: it may also be the route of a name, whose addresses have changed.
+  if (auto known = find(parsed.text())) return known;
   return find_or_make(parsed.text(), {parsed});
 }
 

@@ -32,7 +32,7 @@ class WEFT_EXPORT RouteTable {
   std::shared_ptr<Route> to_name(const std::string& name, const std::vector<std::string>& addresses = {});
   std::shared_ptr<Route> find_or_make(const std::string& name, std::vector<Address> addresses);
   // The route to the agent that listens at this address, whatever its name. If the route does not exist, it
-  // is created. Throws invalid_argument if the address is malformed.
+  // is created; an existing route keeps its addresses. Throws invalid_argument if the address is malformed.
   std::shared_ptr<Route> to_address(const std::string& address);
 
   std::shared_ptr<Route> find(const std::string& name) const;  // null: none

@@ -6,6 +6,8 @@
 #include <weft/rpc/testing/simulation/sim_agent.h>
 #include <weft/rpc/testing/simulation/sim_transport.h>
 
+#include <asio/io_context.hpp>
+
 #include "tests/support/cluster.h"
 #include "tests/support/full_backlog.h"
 #include "tests/support/loopback.h"
@@ -59,6 +61,36 @@ TEST(Connecting, IsRepeatedUntilThePeerHasStarted) {
   const Agent second({.name = "b", .listen = {address}},
                      {[](Agent& agent) { agent.serve(std::make_shared<Desk>()); }});
   EXPECT_EQ(got(std::move(early)), 42);
+}
+
+// The route of an address is also the route of the name of the agent that has answered there. The addresses
+// of the name change when the agent restarts elsewhere.
+TEST(Connecting, ToAnEarlierAddressKeepsTheAddressesOfTheName) {
+  const auto start = [] {
+    return std::make_unique<Agent>(
+        AgentOptions{.name = "b", .listen = {"tcp://127.0.0.1:0"}},
+        std::vector<Layer>{[](Agent& agent) { agent.serve(std::make_shared<Desk>()); }});
+  };
+  Agent agent({.name = "a"});
+  auto first = start();
+  const std::string earlier = first->addresses().front();
+  EXPECT_EQ(got(agent.connect(earlier).call<&Desk::twice>(1)), 2);
+  const auto second = start();  // while the first listens, so that it gets another port
+  first.reset();
+  eventually("it is gone", [&] { return agent.core()->sessions().latest("b") == nullptr; });
+  agent.core()->routes().to_name("b", second->addresses());  // as the membership in a job does
+  (void)agent.connect(earlier);
+  EXPECT_EQ(got(agent.peer("b").call<&Desk::twice>(21)), 42);
+}
+
+TEST(Connecting, ToAKnownAddressPostsNoJob) {
+  asio::io_context context;
+  Agent agent(context, {.name = "a"});
+  (void)agent.connect("tcp://127.0.0.1:9");
+  context.poll();
+  context.restart();
+  (void)agent.connect("tcp://127.0.0.1:9");
+  EXPECT_EQ(context.poll(), 0U);
 }
 
 // --- In virtual time ---
