@@ -1,6 +1,6 @@
 // The stream has no thread. While the loop polls (awake_), poll() runs each requested job whose ring is
 // ready. Before the loop blocks, and always on a loop that does not poll, ask_to_be_woken() sets the flags in
-// the rings; the other process then writes a byte (a knock) to the socket, and on_knock() runs the jobs.
+// the rings; the other process then writes a byte (a knock) to the socket, and waited() runs the jobs.
 #include <weft/rpc/transport/shm/shm_stream.h>
 
 #include <weft/rpc/transport/shm/ring.h>
