@@ -54,7 +54,8 @@ class ProcessGroup final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
   bool supportsSplitting() const override { return true; }
-  // A group of these ranks, of the world of this group. All of them call it. Null if this rank is none.
+  // A group of these ranks, of the world of this group. All of them call it. Null if this rank is not in the
+  // list.
   BackendPtr split(const StorePtr& store, const std::vector<int>& ranks, const OptionsPtr& options) override;
   // All remaining ranks must be alive and call it.
   bool supportsShrinking() const override { return true; }
@@ -169,6 +170,7 @@ class ProcessGroup final : public c10d::Backend {
   std::chrono::milliseconds timeout_of(std::chrono::milliseconds stated) const {
     return stated == c10d::kUnsetTimeout ? options_->timeout : stated;
   }
+  // waits: the caller waits for the result at once.
   WorkPtr start(const Named& operation, std::chrono::milliseconds timeout, bool waits, const Tensors& inputs,
                 Lists outputs, Begin begin);
   template <class CallOptions>

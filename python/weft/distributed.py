@@ -13,8 +13,8 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 def calling_line():
-    """The file and the number of the innermost line outside of the package torch, for errors. None: there is none."""
-    frame = sys._getframe(1) if sys._getframe().f_back else None
+    """Returns the file and the number of the innermost line outside of the package torch, or None, for errors."""
+    frame = sys._getframe().f_back
     while frame and frame.f_code.co_filename.startswith(_TORCH):
         frame = frame.f_back
     return frame and (frame.f_code.co_filename, frame.f_lineno)
