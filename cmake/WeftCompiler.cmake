@@ -59,7 +59,8 @@ endif()
 
 # clang checks the locks (rpc/core/mutex.h). It has coroutines, but older releases of Asio do not know it.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  add_compile_options("$<${weft_host}:-Wthread-safety>")
+  # libstdc++ 12's std::stable_sort uses a function that it deprecates.
+  add_compile_options("$<${weft_host}:-Wthread-safety;-Wno-deprecated-declarations>")
   add_compile_definitions(ASIO_HAS_CO_AWAIT ASIO_HAS_STD_COROUTINE)
 endif()
 

@@ -1,7 +1,7 @@
 #include <weft/rpc/transport/tls_error.h>
 
 #include <weft/rpc/security/internal/certificate_names.h>
-#include <weft/rpc/security/internal/credential_snapshot.h>
+#include <weft/rpc/transport/internal/tls_failure.h>
 #include <weft/rpc/wire/frame.h>
 
 #include <openssl/sslerr.h>

@@ -7,14 +7,9 @@
 #include <weft/rpc/core/export.h>
 
 #include <string>
-#include <string_view>
 #include <system_error>
 
-struct ssl_st;
-
 namespace weft::rpc {
-
-struct HandshakeNotes;
 
 enum class TlsError {
   // The received bytes are wrong.
@@ -54,16 +49,6 @@ inline std::error_code make_error_code(TlsError error) { return {static_cast<int
 // Whether one side refuses the other: its credentials are wrong, expired or missing, or it does not speak
 // TLS. Such an error is logged and counted, and is not retried.
 WEFT_EXPORT bool is_refusal(const std::error_code& error);
-
-// OpenSSL's error, translated.
-struct TlsFailure {
-  std::error_code code;
-  std::string text = {};  // "": the message of the code is sufficient
-};
-
-// Call it after a function of OpenSSL has failed permanently. Empties this thread's error queue. begin: the
-// first bytes that were received.
-TlsFailure tls_failure(ssl_st* ssl, const HandshakeNotes& notes, std::string_view begin, bool in_handshake);
 
 }  // namespace weft::rpc
 

@@ -11,6 +11,7 @@
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/security/internal/certificate_names.h>
 #include <weft/rpc/security/internal/credential_snapshot.h>
+#include <weft/rpc/transport/internal/tls_failure.h>
 #include <weft/rpc/transport/internal/tls_wire.h>
 
 #include <asio/error.hpp>
