@@ -377,10 +377,10 @@ struct Codec<std::variant<T...>> {
   static std::variant<T...> decode_alternative(ValueReader reader, std::size_t index,
                                                std::index_sequence<I...>) {
     std::optional<std::variant<T...>> value;
-    (void)((index == I &&
-            (value.emplace(std::in_place_index<I>,
-                           Codec<std::variant_alternative_t<I, std::variant<T...>>>::decode(reader.variant_value())),
-             true)) ||
+    (void)((index == I && (value.emplace(std::in_place_index<I>,
+                                         Codec<std::variant_alternative_t<I, std::variant<T...>>>::decode(
+                                             reader.variant_value())),
+                           true)) ||
            ...);
     if (!value)
       throw Error(ErrorKind::type_mismatch, "expected a variant of " + std::to_string(sizeof...(T)) +

@@ -1,5 +1,6 @@
 // Mutex, MutexLock, MutexUnlock, Condition: std::mutex, std::unique_lock and std::condition_variable with the
-// annotations of clang's thread-safety analysis, a part of each build with clang. libstdc++'s own types have none.
+// annotations of clang's thread-safety analysis, a part of each build with clang. libstdc++'s own types have
+// none.
 //
 // A member with WEFT_GUARDED_BY(mutex_) is used only with mutex_ locked. A function with
 // WEFT_REQUIRES(mutex_) is called only with mutex_ locked. A lambda has its annotation after its parameters:

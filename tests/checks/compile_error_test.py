@@ -20,7 +20,7 @@ MOST_LINES = 30
 
 def compile_only(command, folder, source):
     arguments = command[:command.index("-o")] + ["-I", str(source.parent), "-fsyntax-only", "-fno-diagnostics-color",
-                                                     "-fno-diagnostics-show-caret", str(source)]
+                                                     "-fno-caret-diagnostics" if "clang" in command[0] else "-fno-diagnostics-show-caret", str(source)]
     return subprocess.run(arguments, cwd=folder, capture_output=True, text=True)
 
 

@@ -255,7 +255,7 @@ TEST_P(GroupMessages, ASendFailsWhenItsReceiverLeavesWithoutReceiving) {
 TEST_P(GroupMessages, ASendSucceedsIfItsReceiverHasReceivedItAndLeft) {
   auto sent = groups[0].send(values(1, {4}), 2);
   auto& failure = CollectivesLayer::of(*company.agent(0).core())->all().front()->failure();
-  failure.left(2);
+  failure.left(2, 0);
   failure.peer_gone(company.agent(2).id(), rpc::Error(ErrorKind::peer_lost, "its agent has ended"));
   const at::Tensor received = at::zeros({4});
   got(groups[2].recv(received, 0));

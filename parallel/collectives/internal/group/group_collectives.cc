@@ -70,7 +70,7 @@ void GroupCollectives::begin_numbered(const Pointer& collective) {
   if (const auto& left = failure_.ranks_that_left(); !left.empty())
     return fail_one(*collective,
                     group_.error(rpc::ErrorKind::shut_down,
-                                 group_.describe(*left.begin()) + " has left; " + collective->text()));
+                                 group_.describe(left.begin()->first) + " has left; " + collective->text()));
   const std::uint64_t sequence = collective->number_ = begun_++;
   watch(collective);
   if (collective->collective_.signature.refused) exchange_signatures(collective);
@@ -258,9 +258,12 @@ bool GroupCollectives::awaits(CollectiveInFlight& collective, int rank) const {
   return collective.disagrees_ ? !collective.signatures_.contains(rank) : collective.awaits(rank);
 }
 
-bool GroupCollectives::awaits(int rank) {
-  return std::any_of(running_.begin(), running_.end(),
-                     [&](const auto& entry) { return awaits(*entry.second, rank); });
+// A member that has completed a collective has sent what the others need, even if it has not arrived here
+// yet.
+bool GroupCollectives::awaits(int rank, std::uint64_t completed) {
+  return std::any_of(running_.begin(), running_.end(), [&](const auto& entry) {
+    return entry.first >= completed && awaits(*entry.second, rank);
+  });
 }
 
 std::vector<int> GroupCollectives::awaited_by(CollectiveInFlight& collective) const {

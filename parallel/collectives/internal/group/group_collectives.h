@@ -28,9 +28,7 @@ class WEFT_EXPORT GroupCollectives final : public GroupPart {
   rpc::Future<void> decline(Operation operation, std::optional<c10::DeviceType> device, rpc::Site site,
                             const std::exception_ptr& why);
   // Whether this member has started the collective of that number.
-  bool has_begun(std::uint64_t sequence) const {
-    return sequence < std::max(begun_.load(), backend_.begun());
-  }
+  bool has_begun(std::uint64_t sequence) const { return sequence < begun(); }
 
   // Messages of members: data, and the signature of a collective whose signatures differ.
   void data(int from, std::uint64_t sequence, std::uint32_t label, std::uint64_t hash, rpc::Buffer bytes);
@@ -67,7 +65,8 @@ class WEFT_EXPORT GroupCollectives final : public GroupPart {
   void differed(const Pointer& collective, const std::map<int, std::string>& signatures);
 
   // See GroupPart.
-  bool awaits(int rank) override;
+  bool awaits(int rank, std::uint64_t completed) override;
+  std::uint64_t begun() const override { return std::max(begun_.load(), backend_.begun()); }
   bool busy() const override { return !running_.empty(); }
   void member_left(const rpc::Error&) override { backend_.member_left(); }
   rpc::Clock::time_point check_deadlines(rpc::Clock::time_point now) override;

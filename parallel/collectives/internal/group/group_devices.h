@@ -54,7 +54,7 @@ class WEFT_EXPORT GroupDevices final : public GroupPart {
   rpc::Future<void> exchange(std::vector<PointToPoint> messages, Timeout timeout, const rpc::Site& site);
 
   // See GroupPart. busy(): collectives or messages are in flight.
-  bool awaits(int) override { return false; }
+  bool awaits(int, std::uint64_t) override { return false; }
   bool busy() const override { return in_flight_ != 0; }
   // A member has left the group: every member ends its communicator when the communicator is idle.
   void member_left(const rpc::Error& error) override;

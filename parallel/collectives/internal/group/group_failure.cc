@@ -56,7 +56,9 @@ rpc::Future<void> GroupFailure::leave() {
 void GroupFailure::leave_now() {
   if (ended_) return;
   const bool idle = std::none_of(parts_.begin(), parts_.end(), [](const auto* part) { return part->busy(); });
-  if (idle) notify_others<&GroupService::left>(group_.id());
+  std::uint64_t completed = 0;
+  for (const GroupPart* const part : parts_) completed = std::max(completed, part->begun());
+  if (idle) notify_others<&GroupService::left>(group_.id(), completed);
   fail_now(group_.error(rpc::ErrorKind::shut_down, group_.describe(group_.rank()) + " has left"), !idle,
            false);
 }
@@ -78,7 +80,7 @@ void GroupFailure::failed_elsewhere(rpc::ErrorKind kind, std::string text) {
 void GroupFailure::peer_gone(const rpc::AgentId& peer, const rpc::Error& reason) {
   const int rank = group_.rank_of(peer);
   if (rank < 0) return;
-  if (reason.kind() == rpc::ErrorKind::shut_down) return left(rank);
+  if (reason.kind() == rpc::ErrorKind::shut_down) return left(rank, 0);
   group_.run([this, alive = group_.shared_from_this(), rank, reason] {
     if (left_.contains(rank)) return;  // how its agent ends does not matter any more
     fail_now(rpc::ErrorKind::peer_lost, group_.describe(rank) + " was lost: " + reason.what());
@@ -91,9 +93,9 @@ void GroupFailure::job_failed(const rpc::Error& error) {
   });
 }
 
-void GroupFailure::left(int rank) {
-  group_.run([this, alive = group_.shared_from_this(), rank] {
-    left_.insert(rank);
+void GroupFailure::left(int rank, std::uint64_t completed) {
+  group_.run([this, alive = group_.shared_from_this(), rank, completed] {
+    left_.emplace(rank, completed);
     const rpc::Error error = group_.error(rpc::ErrorKind::shut_down, group_.describe(rank) + " has left");
     for (GroupPart* const part : parts_) part->member_left(error);
     check_left();
@@ -101,9 +103,9 @@ void GroupFailure::left(int rank) {
 }
 
 void GroupFailure::check_left() {
-  for (const int rank : left_)
+  for (const auto [rank, completed] : left_)
     if (refused_.contains(rank) ||
-        std::any_of(parts_.begin(), parts_.end(), [rank](auto* part) { return part->awaits(rank); }))
+        std::any_of(parts_.begin(), parts_.end(), [&](auto* part) { return part->awaits(rank, completed); }))
       return fail_now(rpc::ErrorKind::shut_down,
                       group_.describe(rank) + " left before all operations had completed");
 }

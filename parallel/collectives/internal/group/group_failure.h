@@ -9,6 +9,7 @@
 #include <weft/parallel/collectives/internal/group/flight_writer.h>
 #include <weft/parallel/collectives/internal/group/group_member.h>
 
+#include <map>
 #include <set>
 
 namespace weft::collectives {
@@ -16,8 +17,10 @@ namespace weft::collectives {
 // Called in turn.
 class GroupPart {
  public:
-  // Whether an operation in flight needs that rank.
-  virtual bool awaits(int rank) = 0;
+  // Whether an operation in flight needs that rank, which has completed its first `completed` collectives.
+  virtual bool awaits(int rank, std::uint64_t completed) = 0;
+  // The number of collectives that this member has started.
+  virtual std::uint64_t begun() const { return 0; }
   // Whether the other members notice it if this member leaves now.
   virtual bool busy() const { return false; }
   // A member has left.
@@ -62,7 +65,8 @@ class WEFT_EXPORT GroupFailure final : public FlightWriter::Source {
 
   // Messages of members: the group has failed on another member; a member has left.
   void failed_elsewhere(rpc::ErrorKind kind, std::string text);
-  void left(int rank);
+  // completed: as in GroupPart::awaits().
+  void left(int rank, std::uint64_t completed);
 
   // Call it when an agent is gone. If it is a member, the group fails with peer_lost. If the reason is
   // shut_down, the member has left, and the group fails only if the member is still needed.
@@ -85,7 +89,7 @@ class WEFT_EXPORT GroupFailure final : public FlightWriter::Source {
   // In turn:
   // The error that has ended the group; nullopt: the group is usable.
   const std::optional<rpc::Error>& error() const { return ended_; }
-  const std::set<int>& ranks_that_left() const { return left_; }
+  const std::map<int, std::uint64_t>& ranks_that_left() const { return left_; }
   bool writes_dumps() const { return writing_; }
   // Ends the group. tell: notify the other members. write: write the dumps of all groups of this agent;
   // futures fail once the dumps are written.
@@ -118,7 +122,8 @@ class WEFT_EXPORT GroupFailure final : public FlightWriter::Source {
 
   // In turn:
   std::optional<rpc::Error> ended_;
-  std::set<int> left_;     // members that have left in an orderly way
+  std::map<int, std::uint64_t>
+      left_;               // members that have left in an orderly way, and what they have completed
   std::set<int> refused_;  // refused_by()
   std::vector<std::weak_ptr<GroupFailure>>
       splits_;                              // the groups that were split from this one, until abort()

@@ -160,7 +160,7 @@ rpc::Future<void> GroupMessages::deliver_lent(int from, std::uint64_t tag, std::
 }
 
 // Not the answers to sent messages, which still arrive.
-bool GroupMessages::awaits(int rank) { return mailbox_.awaits(rank); }
+bool GroupMessages::awaits(int rank, std::uint64_t) { return mailbox_.awaits(rank); }
 
 rpc::Clock::time_point GroupMessages::check_deadlines(rpc::Clock::time_point now) {
   auto next = rpc::Clock::time_point::max();

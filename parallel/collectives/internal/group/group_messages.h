@@ -43,7 +43,7 @@ class WEFT_EXPORT GroupMessages final : public GroupPart {
                                  std::uint64_t bytes);
 
   // See GroupPart.
-  bool awaits(int rank) override;
+  bool awaits(int rank, std::uint64_t) override;
   rpc::Clock::time_point check_deadlines(rpc::Clock::time_point now) override;
   void fail(const rpc::Error& error) override;
 

@@ -90,8 +90,8 @@ void GroupService::failed(rpc::CallContext& call, GroupId group, rpc::ErrorKind 
   });
 }
 
-void GroupService::left(rpc::CallContext& call, GroupId group) {
-  notify(*layer, call, group, 0, [](GroupCore& core, int from) { core.failure().left(from); });
+void GroupService::left(rpc::CallContext& call, GroupId group, std::uint64_t completed) {
+  notify(*layer, call, group, 0, [&](GroupCore& core, int from) { core.failure().left(from, completed); });
 }
 
 bool GroupService::standing(rpc::CallContext&, GroupId group, std::uint64_t sequence) {

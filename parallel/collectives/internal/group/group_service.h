@@ -7,7 +7,7 @@
 //            of the launch. Of a monitored barrier, the answer has the missing ranks
 //  disagree  the sender's signature of a collective, to all, after a message with another hash
 //  failed    the group has failed, to all: a member died, a deadline has passed, or the group was aborted
-//  left      the member has left its job and takes no further part
+//  left      the member has completed so many collectives, and takes no further part
 //  standing  a question of a waiting member: whether this member has started a collective
 //  flight    a request of any agent, such as `weft dash`, for the flight recorders of the groups here
 //
@@ -51,7 +51,7 @@ struct WEFT_EXPORT GroupService {
                                              bool wants_all, std::int64_t limit);
   void disagree(rpc::CallContext& call, GroupId group, std::uint64_t sequence, std::string signature);
   void failed(rpc::CallContext& call, GroupId group, rpc::ErrorKind kind, std::string text);
-  void left(rpc::CallContext& call, GroupId group);
+  void left(rpc::CallContext& call, GroupId group, std::uint64_t completed);
   bool standing(rpc::CallContext& call, GroupId group, std::uint64_t sequence);
   // A dump of each group as JSON (flight_dump.h), with the operations that have not completed and, in
   // addition, the last `latest` operations.

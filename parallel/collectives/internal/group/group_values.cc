@@ -121,7 +121,7 @@ std::vector<int> GroupValues::missing_in(const Round& round) const {
   return ranks;
 }
 
-bool GroupValues::awaits(int rank) {
+bool GroupValues::awaits(int rank, std::uint64_t) {
   return std::any_of(rounds_.begin(), rounds_.end(), [&](const auto& entry) {
     return !entry.first.monitored && !entry.second.contains(rank);
   });

@@ -42,7 +42,7 @@ class WEFT_EXPORT GroupValues final : public GroupPart {
                            bool wants_all, std::chrono::nanoseconds limit);
 
   // See GroupPart.
-  bool awaits(int rank) override;
+  bool awaits(int rank, std::uint64_t) override;
   rpc::Clock::time_point check_deadlines(rpc::Clock::time_point now) override;
   void fail(const rpc::Error& error) override;
 
