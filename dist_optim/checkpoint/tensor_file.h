@@ -11,7 +11,8 @@
 // CPU tensors. Calls block. One thread at a time may use a reader.
 #pragma once
 
-#include <weft/dist_optim/checkpoint/checked_file.h>
+#include <weft/parallel/weights/checked_file.h>
+#include <weft/parallel/weights/tensor_form.h>
 #include <weft/rpc/core/export.h>
 
 #include <ATen/core/Tensor.h>
@@ -35,18 +36,14 @@ struct TensorFile {
 
 // Atomic: after a crash the file is the new or the old one. Returns the file's "weft.crc32c"; a file with
 // other contents is unlikely to have the same value. Errors: invalid_argument, which names the tensor, if the
-// format cannot store it; those of write_whole().
+// format cannot store it; those of weights::write_whole().
 WEFT_EXPORT std::uint32_t write_tensor_file(const std::filesystem::path& path, const TensorFile& contents);
 
 // failed_precondition: the file is damaged or not of this format. Lengths in the file are checked against its
 // size before memory is allocated.
 WEFT_EXPORT TensorFile read_tensor_file(const std::filesystem::path& path);
 
-// The type and shape of a tensor in a file.
-struct TensorForm {
-  at::ScalarType dtype;
-  std::vector<std::int64_t> sizes;
-};
+using TensorForm = weights::TensorForm;  // only the type and the shape are used
 
 // write_tensor_file() for tensors that do not fit into memory together. It calls `values` for each name, in
 // the order of the names, writes the tensor and drops it before the next call. invalid_argument if a tensor
@@ -77,7 +74,7 @@ class WEFT_EXPORT TensorFileReader {
   void read_bytes(std::uint64_t begin, std::uint64_t end, std::byte* to);
   void read_block(std::uint64_t block, std::byte* to);
 
-  CheckedFile file_;
+  weights::CheckedFile file_;
   std::map<std::string, TensorForm> forms_;
   std::map<std::string, std::uint64_t> places_;  // bytes from the start of the first tensor
   std::map<std::string, std::string> notes_;

@@ -1,6 +1,6 @@
 #include <weft/dist_optim/embedding/checkpoint_file.h>
 
-#include <weft/dist_optim/checkpoint/checked_file.h>
+#include <weft/parallel/weights/checked_file.h>
 #include <weft/rpc/core/error.h>
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ struct Header {
 };
 
 // Returns the number of rows that were written.
-std::uint64_t write_rows(CheckedFile& file, const RowStore& rows, RowStore::Epoch since) {
+std::uint64_t write_rows(weights::CheckedFile& file, const RowStore& rows, RowStore::Epoch since) {
   std::uint64_t count = 0;
   const auto erased = since == 0 ? std::vector<std::int64_t>{} : rows.erased(since);
   const auto all = [](std::int64_t) { return true; };
@@ -93,12 +93,12 @@ std::uint64_t write_checkpoint(const std::filesystem::path& directory, const Che
   if (std::filesystem::exists(path))
     throw rpc::Error(rpc::ErrorKind::already_exists, path.string() + ": the checkpoint file exists already");
   std::uint64_t count = 0;
-  write_whole(path, [&](CheckedFile& to) { count = write_rows(to, rows, since); });
+  weights::write_whole(path, [&](weights::CheckedFile& to) { count = write_rows(to, rows, since); });
   return count;
 }
 
 void read_checkpoint(const std::filesystem::path& directory, const CheckpointFile& name, RowStore& rows) {
-  CheckedFile file(directory / name.name(), O_RDONLY);
+  weights::CheckedFile file(directory / name.name(), O_RDONLY);
   const std::uint64_t size = file.size();
   Header header;
   file.read(&header, sizeof header);

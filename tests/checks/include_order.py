@@ -33,8 +33,9 @@ OPERATION = [*RPC, "rpc/tensor", "parallel/collectives/plan", "parallel/collecti
 UP_TO_BACKENDS = [*OPERATION, "parallel/collectives/flight", "parallel/collectives/nccl", "parallel/collectives/internal/group"]
 UP_TO_GROUPS = [*RPC, *JOB, "rpc/tensor", "parallel/collectives/flight", *COLLECTIVES, "parallel/collectives"]
 UP_TO_RREF = [*RPC, "rref/protocol", "rref"]
+WEIGHTS = ["parallel/weights"]
 UP_TO_AUTOGRAD = [*UP_TO_RREF, "rpc/tensor", "dist_autograd/engine", "dist_autograd"]
-PIPELINE = [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/training", "parallel/data_parallel", "parallel/tensor_parallel", "parallel/sharded/checkpoint",
+PIPELINE = [*UP_TO_AUTOGRAD, *WEIGHTS, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/training", "parallel/data_parallel", "parallel/tensor_parallel", "parallel/sharded/checkpoint",
             "parallel/sharded", "parallel/schedule", "parallel/partition"]
 
 # Folder -> the folders that it may include, in addition to itself.
@@ -48,8 +49,9 @@ LAYERS = {
     "rref": [*RPC, "rref/protocol"],
     "dist_autograd/engine": [*RPC, "rpc/tensor"],
     "dist_autograd": [*UP_TO_RREF, "rpc/tensor", "dist_autograd/engine"],
-    **{folder: [*UP_TO_AUTOGRAD, *DIST_OPTIM[:place]] for place, folder in enumerate(DIST_OPTIM)},
-    "dist_optim/embedding": [*UP_TO_AUTOGRAD, *DIST_OPTIM],
+    "parallel/weights": ["rpc/core", "rpc/wire", "rpc/tensor"],
+    **{folder: [*UP_TO_AUTOGRAD, *WEIGHTS, *DIST_OPTIM[:place]] for place, folder in enumerate(DIST_OPTIM)},
+    "dist_optim/embedding": [*UP_TO_AUTOGRAD, *WEIGHTS, *DIST_OPTIM],
     "parallel/collectives/flight": RPC,
     "parallel/collectives/plan": ["rpc/core"],
     "parallel/collectives/operation": OPERATION[:-1],
@@ -66,14 +68,14 @@ LAYERS = {
     "parallel/training": UP_TO_GROUPS,
     "parallel/data_parallel": [*UP_TO_AUTOGRAD, *UP_TO_GROUPS, "parallel/training", "parallel/data_parallel/hooks"],
     "parallel/data_parallel/negotiated": [*UP_TO_GROUPS, "parallel/training", "parallel/data_parallel/hooks", "parallel/data_parallel"],
-    "parallel/sharded/checkpoint": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS],
+    "parallel/sharded/checkpoint": [*UP_TO_AUTOGRAD, *WEIGHTS, *DIST_OPTIM, *UP_TO_GROUPS],
     "parallel/tensor_parallel": [*UP_TO_GROUPS, "parallel/training"],
-    "parallel/sharded": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/training", "parallel/data_parallel", "parallel/tensor_parallel", "parallel/sharded/checkpoint"],
+    "parallel/sharded": [*UP_TO_AUTOGRAD, *WEIGHTS, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/training", "parallel/data_parallel", "parallel/tensor_parallel", "parallel/sharded/checkpoint"],
     "parallel/pipeline": PIPELINE,
     "parallel/pipeline/remote": [*PIPELINE, "parallel/pipeline"],
     "parallel/elastic/plan": ["rpc/core"],
     "parallel/elastic": [*UP_TO_GROUPS, "parallel/training", "parallel/data_parallel", "parallel/elastic/plan"],
-    "parallel/elastic/sharded": [*UP_TO_AUTOGRAD, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/training", "parallel/data_parallel", "parallel/tensor_parallel",
+    "parallel/elastic/sharded": [*UP_TO_AUTOGRAD, *WEIGHTS, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/training", "parallel/data_parallel", "parallel/tensor_parallel",
                                  "parallel/sharded/checkpoint", "parallel/sharded", "parallel/elastic/plan", "parallel/elastic"],
     "parallel/elastic/pipeline": [*PIPELINE, "parallel/pipeline", "parallel/elastic/plan", "parallel/elastic", "parallel/elastic/sharded"],
 }

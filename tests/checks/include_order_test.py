@@ -48,7 +48,7 @@ RIGHT = [
     ("rpc/agent/a.h", "#include <weft/rpc/transport/connection.h>"),
     ("rpc/rpc.h", "#include <weft/rpc/agent/agent.h>\n#include <weft/rpc/trace/tracer.h>"),
     ("rpc/job/store/a.h", "#include <weft/rpc/rpc.h>"),
-    ("dist_optim/embedding/a.h", "#include <weft/dist_optim/checkpoint/checked_file.h>\n#include <weft/dist_optim/layers.h>"),
+    ("dist_optim/embedding/a.h", "#include <weft/parallel/weights/checked_file.h>\n#include <weft/dist_optim/layers.h>"),
     ("rpc/wire/a.cc", "#include <weft/rpc/wire/frame.capnp.h>"),
     ("rpc/wire/internal/a.h", "#include <weft/rpc/wire/frame.capnp.h>"),
     ("rpc/security/a.cc", "#include <openssl/ssl.h>"),

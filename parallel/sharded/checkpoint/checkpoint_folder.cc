@@ -40,7 +40,7 @@ auto checked(const fs::path& path, const char* what, F f) {
   return result;
 }
 
-void sync_folder(const fs::path& path) { dist_optim::CheckedFile(path, O_RDONLY | O_DIRECTORY).sync(); }
+void sync_folder(const fs::path& path) { weights::CheckedFile(path, O_RDONLY | O_DIRECTORY).sync(); }
 
 struct FolderName {
   std::int64_t step;

@@ -14,7 +14,7 @@
 // path. Const functions that read are thread-safe; one thread at a time may call the other functions.
 #pragma once
 
-#include <weft/dist_optim/checkpoint/checked_file.h>
+#include <weft/parallel/weights/checked_file.h>
 #include <weft/rpc/core/export.h>
 
 #include <cstdint>
@@ -59,7 +59,7 @@ class WEFT_EXPORT CheckpointFolder {
   std::filesystem::path unfinished(std::int64_t step) const;
 
   const std::filesystem::path path_;
-  std::optional<dist_optim::CheckedFile> lock_;
+  std::optional<weights::CheckedFile> lock_;
 };
 
 }  // namespace weft::sharded

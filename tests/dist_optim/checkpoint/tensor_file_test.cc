@@ -1,7 +1,7 @@
 // Tensor files: the reader returns what was written, also for files of other programs. Damaged files are
 // refused.
-#include <weft/dist_optim/checkpoint/checked_file.h>
 #include <weft/dist_optim/checkpoint/tensor_file.h>
+#include <weft/parallel/weights/checked_file.h>
 #include <weft/rpc/core/error.h>
 
 #include <fcntl.h>
@@ -277,7 +277,7 @@ TEST_F(TensorFiles, WithAFalseHeaderAreRefused) {
   put(of("[2]", "[0, 4]"), "1234");
   expect_damaged("2 elements of 4 bytes, but 4 bytes in the file");
   put(of("[-1]", "[0, 4]"), "1234");
-  expect_damaged("any tensor");
+  expect_damaged("expected whole numbers");
   put(of("[4611686018427387904, 4611686018427387904]", "[0, 4]"), "1234");
   expect_damaged("any tensor");
   put(of("[0, 4611686018427387904, 4611686018427387904]", "[0, 0]"), "");
@@ -298,7 +298,7 @@ TEST_F(TensorFiles, AreReplacedAsAWhole) {
   ::close(other);
   // A writer that fails before the end, or that died there.
   refusal(rpc::ErrorKind::internal, [&] {
-    write_whole(path(), [](CheckedFile& file) {
+    weights::write_whole(path(), [](weights::CheckedFile& file) {
       file.write("half", 4);
       throw rpc::Error(rpc::ErrorKind::internal, "no more");
     });
@@ -322,8 +322,8 @@ TEST_F(TensorFiles, CreateTheirFolder) {
 
 // Another writer opens the unfinished file, and locks it only when it has its final name.
 TEST_F(TensorFiles, AFilePublishedByAnotherWriterIsNotClaimed) {
-  std::optional<CheckedFile> late;
-  write_whole(path(), [&](CheckedFile& file) {
+  std::optional<weights::CheckedFile> late;
+  weights::write_whole(path(), [&](weights::CheckedFile& file) {
     file.write("whole", 5);
     late.emplace(file.path(), O_WRONLY | O_CREAT);
     EXPECT_FALSE(late->claim()) << "it is being written";

@@ -1,4 +1,4 @@
-#include <weft/dist_optim/checkpoint/checked_file.h>
+#include <weft/parallel/weights/checked_file.h>
 
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/wire/checksum.h>
@@ -10,8 +10,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <limits>
 
-namespace weft::dist_optim {
+namespace weft::weights {
 
 CheckedFile::CheckedFile(std::filesystem::path path, int flags)
     : path_(std::move(path)), fd_(::open(path_.c_str(), flags | O_CLOEXEC, 0644)) {
@@ -89,6 +90,16 @@ std::uint64_t CheckedFile::size() const {
   return static_cast<std::uint64_t>(end);
 }
 
+void CheckedFile::reserve(std::uint64_t bytes) {
+  if (bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max())) fail("would be too large");
+  if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) fail_with_errno("cannot be resized");
+  if (bytes == 0) return;
+  if (const int code = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes)); code != 0) {
+    errno = code;
+    fail_with_errno("cannot be extended to " + std::to_string(bytes) + " bytes");
+  }
+}
+
 void CheckedFile::fail(const std::string& what) const {
   throw rpc::Error(rpc::ErrorKind::failed_precondition, path_.string() + ": " + what);
 }
@@ -100,27 +111,42 @@ void CheckedFile::fail_with_errno(const std::string& what) const {
                    path_.string() + ": " + what + ": " + std::strerror(code));
 }
 
-void write_whole(const std::filesystem::path& path, const std::function<void(CheckedFile&)>& body) {
+namespace {
+
+std::filesystem::path made_directory_of(const std::filesystem::path& path) {
   const std::filesystem::path directory = path.has_parent_path() ? path.parent_path() : ".";
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error)
     throw rpc::Error(rpc::ErrorKind::failed_precondition, directory.string() + ": " + error.message());
-  const std::filesystem::path beside = path.string() + ".part";
-  CheckedFile file(beside, O_WRONLY | O_CREAT);
-  // Without O_TRUNC: until it is locked, it may be the file of another writer.
-  if (!file.claim()) file.fail("is being written by another writer");
-  if (::ftruncate(file.fd_, 0) != 0) file.fail_with_errno("cannot be emptied");
-  try {
-    body(file);
-    file.sync();
-    if (::rename(beside.c_str(), path.c_str()) != 0)
-      file.fail_with_errno("cannot be renamed to " + path.string());
-  } catch (...) {
-    ::unlink(beside.c_str());
-    throw;
-  }
-  CheckedFile(directory, O_RDONLY | O_DIRECTORY).sync();  // makes the name durable, too
+  return directory;
 }
 
-}  // namespace weft::dist_optim
+}  // namespace
+
+WholeFile::WholeFile(const std::filesystem::path& path)
+    : path_(path), directory_(made_directory_of(path)), file_(part_of(path), O_RDWR | O_CREAT) {
+  // Without O_TRUNC: until it is locked, it may be the file of another writer.
+  if (!file_.claim()) file_.fail("is being written by another writer");
+  if (::ftruncate(file_.fd_, 0) != 0) file_.fail_with_errno("cannot be emptied");
+}
+
+WholeFile::~WholeFile() {
+  if (!finished_) ::unlink(file_.path().c_str());
+}
+
+void WholeFile::finish() {
+  file_.sync();
+  if (::rename(file_.path().c_str(), path_.c_str()) != 0)
+    file_.fail_with_errno("cannot be renamed to " + path_.string());
+  finished_ = true;
+  CheckedFile(directory_, O_RDONLY | O_DIRECTORY).sync();  // makes the name durable, too
+}
+
+void write_whole(const std::filesystem::path& path, const std::function<void(CheckedFile&)>& body) {
+  WholeFile whole(path);
+  body(whole.file());
+  whole.finish();
+}
+
+}  // namespace weft::weights

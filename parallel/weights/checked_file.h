@@ -1,5 +1,5 @@
 // CheckedFile: a file that is written or read from its beginning to its end, with a CRC-32C over its bytes.
-// write_whole() gives a file its name only when it is completely on the disk.
+// WholeFile and write_whole() give a file its name only when it is completely on the disk.
 //
 // Errors: failed_precondition for files that cannot be read or written, or that are too short;
 // resource_exhausted if the disk is full. Used by one thread.
@@ -12,7 +12,7 @@
 #include <functional>
 #include <vector>
 
-namespace weft::dist_optim {
+namespace weft::weights {
 
 class WEFT_EXPORT CheckedFile {
  public:
@@ -44,6 +44,10 @@ class WEFT_EXPORT CheckedFile {
   bool claim();
 
   std::uint64_t size() const;  // bytes
+  // Sets the size, and reserves the disk's blocks for it, so that later writes through a mapping cannot fail
+  // for lack of space.
+  void reserve(std::uint64_t bytes);
+  int descriptor() const { return fd_; }
   // The CRC-32C of the bytes that write() and read() have processed since the last restart_crc().
   std::uint32_t crc() const { return crc_; }
   void restart_crc(std::uint32_t crc = 0) { crc_ = crc; }
@@ -55,18 +59,39 @@ class WEFT_EXPORT CheckedFile {
   [[noreturn]] void fail_with_errno(const std::string& what) const;
 
  private:
-  friend WEFT_EXPORT void write_whole(const std::filesystem::path& path,
-                                      const std::function<void(CheckedFile&)>& body);
+  friend class WholeFile;
 
   const std::filesystem::path path_;
   int fd_;
   std::uint32_t crc_ = 0;
 };
 
-// Calls `body` to write path + ".part", syncs that file and renames it to `path`; an existing file is
-// replaced. Creates the directory of `path` if it does not exist. failed_precondition: another writer is
-// writing `path` now. If the process dies before the rename, `path` is unchanged.
+// A file that replaces `path` when it is complete. It is written as path + ".part".
+class WEFT_EXPORT WholeFile {
+ public:
+  // Creates and empties path + ".part", and the directory of `path` if it does not exist.
+  // failed_precondition: another writer is writing `path` now.
+  explicit WholeFile(const std::filesystem::path& path);
+  ~WholeFile();  // removes the part if finish() has not been called, or has failed
+  WholeFile(const WholeFile&) = delete;
+  WholeFile& operator=(const WholeFile&) = delete;
+
+  CheckedFile& file() { return file_; }  // for reading and writing
+  // Syncs the part and renames it to `path`; an existing file is replaced. If the process dies before the
+  // rename, `path` is unchanged.
+  void finish();
+
+  // The name of the part of a path.
+  static std::filesystem::path part_of(const std::filesystem::path& path) { return path.string() + ".part"; }
+
+ private:
+  const std::filesystem::path path_, directory_;
+  CheckedFile file_;
+  bool finished_ = false;
+};
+
+// Calls `body` to write a WholeFile, and finishes it.
 WEFT_EXPORT void write_whole(const std::filesystem::path& path,
                              const std::function<void(CheckedFile&)>& body);
 
-}  // namespace weft::dist_optim
+}  // namespace weft::weights
