@@ -37,6 +37,7 @@ Command add_launch(CLI::App& program);
 Command add_schedule(CLI::App& program);
 Command add_partition(CLI::App& program);
 Command add_plan(CLI::App& program);
+Command add_weights(CLI::App& program);
 
 // The options of all subcommands that call agents.
 struct AskedAgent {

@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
                               add_health(program),    add_top(program),    add_hang(program),
                               add_trace(program),     add_rrefs(program),  add_dash(program),
                               add_flight(program),    add_launch(program), add_schedule(program),
-                              add_partition(program), add_plan(program)};
+                              add_partition(program), add_plan(program),   add_weights(program)};
   std::vector<std::string> words(argv + 1, argv + argc);
   for (const Command& command : commands)
     if (command.rest != nullptr && !words.empty() && words.front() == command.app->get_name()) {
