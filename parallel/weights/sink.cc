@@ -136,7 +136,9 @@ TensorForms without_lone_storages(TensorForms forms, std::map<std::string, std::
     if (!keep_strides) form.strides.clear();
   };
   std::map<std::string, std::vector<std::string>> users;
-  for (auto& [name, form] : forms) {
+  for (auto& each : forms) {  // clang 14 cannot capture [name, form]
+    const std::string& name = each.first;
+    TensorForm& form = each.second;
     if (form.strides.empty() && !form.storage.empty()) {  // C order
       form.strides.resize(form.sizes.size(), 1);
       for (std::size_t dim = form.sizes.size(); dim-- > 1;)

@@ -41,7 +41,8 @@ class WEFT_EXPORT Source {
   // file open. If a program writes to a view, it changes a private copy of the page.
   virtual at::Tensor view(const std::string& name) const = 0;
   // Fills `to` (of the slice's shape, on any device) with the elements of a slice. invalid_argument: the
-  // slice is not in the tensor, or `to` has another shape, or another dtype and `convert` is false.
+  // slice is not in the tensor, or `to` has another shape, or another dtype and `convert` is false. Values
+  // are unspecified if a checksum is wrong.
   virtual void read(const std::string& name, const at::Tensor& to, const Slice& slice = {},
                     bool convert = false) const = 0;
 

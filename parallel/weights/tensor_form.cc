@@ -17,7 +17,7 @@ bool TensorForm::is_same_as(const TensorForm& other) const {
 TensorForms forms_of(const std::map<std::string, at::Tensor>& tensors) {
   TensorForms forms;
   for (const auto& [name, tensor] : tensors) {
-    const auto refuse = [&](const std::string& why) {
+    const auto refuse = [&name = name](const std::string& why) {  // clang 14 cannot capture `name` itself
       throw rpc::Error(rpc::ErrorKind::invalid_argument, "'" + name + "' cannot be written: it is " + why);
     };
     if (!tensor.defined()) refuse("not defined");

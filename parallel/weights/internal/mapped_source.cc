@@ -65,33 +65,60 @@ void MappedSource::share(const std::string& name, const std::string& kept) {
   (void)add(name, TensorForm(its_form), places_.at(kept));
 }
 
-void MappedSource::check(const MappedTensor& place) const {
-  if (place.record == nullptr || place.record->checked) return;
-  const CheckedRecord& record = *place.record;
-  const std::uint32_t crc = crc32_of(place.file->data() + record.begin, record.size);
+namespace {
+
+void expect_checksum(const MappedTensor& place, std::uint32_t crc) {
+  CheckedRecord& record = *place.record;
   if (crc != record.crc)
     place.file->file().fail("is damaged: the checksum of the " + std::to_string(record.size) +
                             " bytes at byte " + std::to_string(record.begin) + " is " + std::to_string(crc) +
                             ", expected " + std::to_string(record.crc));
-  place.record->checked = true;
+  record.checked = true;
 }
 
-at::Tensor MappedSource::view(const std::string& name) const {
-  const TensorForm& its_form = form(name);
-  const MappedTensor& place = places_.at(name);
-  check(place);
-  const std::size_t item = c10::elementSize(its_form.dtype);
+void check(const MappedTensor& place) {
+  if (place.record != nullptr && !place.record->checked)
+    expect_checksum(place, crc32_of(place.file->data() + place.record->begin, place.record->size));
+}
+
+at::Tensor unchecked_view(const TensorForm& form, const MappedTensor& place) {
+  const std::size_t item = c10::elementSize(form.dtype);
   at::Tensor tensor;
-  if (place.begin % std::min<std::size_t>(item, 8) == 0 || its_form.numel() == 0) {
-    tensor = mapped_tensor(place.file, place.begin, its_form);
+  if (place.begin % std::min<std::size_t>(item, 8) == 0 || form.numel() == 0) {
+    tensor = mapped_tensor(place.file, place.begin, form);
   } else {  // only in safetensors, so it has C order
-    tensor = at::empty(its_form.sizes, at::TensorOptions(its_form.dtype));
+    tensor = at::empty(form.sizes, at::TensorOptions(form.dtype));
     read_parallel(place.file->file(), place.begin, static_cast<std::byte*>(tensor.data_ptr()),
                   static_cast<std::int64_t>(tensor.nbytes()));
   }
   if (place.conjugate) tensor = at::_conj(tensor);
   if (place.negative) tensor = at::_neg_view(tensor);
   return tensor;
+}
+
+// Fills memory from the file. A record is checked while its bytes are in the cache.
+void read_checked(const MappedTensor& place, std::uint64_t begin, std::byte* to, std::uint64_t bytes) {
+  const CheckedFile& file = place.file->file();
+  const auto is_whole = [&](const CheckedRecord& record) {
+    return record.begin == begin && record.size == bytes;
+  };
+  if (place.record != nullptr && !place.record->checked && is_whole(*place.record)) {
+    expect_checksum(place, crc32_of(bytes, [&](std::uint64_t at, std::size_t size) {
+                      file.read_at(begin + at, to + at, size);
+                      return to + at;
+                    }));
+  } else {
+    check(place);
+    read_parallel(file, begin, to, static_cast<std::int64_t>(bytes));
+  }
+}
+
+}  // namespace
+
+at::Tensor MappedSource::view(const std::string& name) const {
+  const TensorForm& its_form = form(name);
+  check(places_.at(name));
+  return unchecked_view(its_form, places_.at(name));
 }
 
 void MappedSource::read(const std::string& name, const at::Tensor& to, const Slice& slice,
@@ -107,7 +134,7 @@ void MappedSource::read(const std::string& name, const at::Tensor& to, const Sli
   if (to.scalar_type() != its_form.dtype && !convert)
     refuse(" is " + to_text(its_form) + ", the tensor to fill is " +
            to_text({to.scalar_type(), to.sizes().vec()}));
-  const at::Tensor whole = view(name);
+  const at::Tensor whole = unchecked_view(its_form, place);
   const at::Tensor part = slice.of(whole, what);
   if (part.sizes() != to.sizes())
     refuse(" has a slice of " + to_text({its_form.dtype, part.sizes().vec()}) + ", the tensor to fill is " +
@@ -119,10 +146,10 @@ void MappedSource::read(const std::string& name, const at::Tensor& to, const Sli
     const auto skipped = static_cast<std::uint64_t>(static_cast<const char*>(part.const_data_ptr()) -
                                                     static_cast<const char*>(whole.const_data_ptr()));
     to.unsafeGetTensorImpl()->bump_version();
-    return read_parallel(place.file->file(), place.begin + skipped,
-                         static_cast<std::byte*>(to.mutable_data_ptr()),
-                         static_cast<std::int64_t>(part.nbytes()));
+    return read_checked(place, place.begin + skipped, static_cast<std::byte*>(to.mutable_data_ptr()),
+                        part.nbytes());
   }
+  check(place);
   to.copy_(part);
 }
 

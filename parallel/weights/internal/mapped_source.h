@@ -67,8 +67,6 @@ class MappedSource final : public Source {
   void read(const std::string& name, const at::Tensor& to, const Slice& slice, bool convert) const override;
 
  private:
-  void check(const MappedTensor& place) const;
-
   std::map<std::string, MappedTensor> places_;
 };
 

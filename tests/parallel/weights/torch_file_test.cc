@@ -228,7 +228,7 @@ TEST_F(TorchFiles, RefuseOtherZipFiles) {
   ASSERT_EQ(open_source(put("right.pt", whole))->tensors().size(), 1U);
   for (std::size_t size = 4; size < whole.size(); size += 7)
     expect_refused(put("file.pt", whole.substr(0, size)), "is damaged");
-  // Each changed byte is refused, or changes nothing that is read: names of dates and padding.
+  // Each changed byte is refused, or changes nothing that is read, such as a date or padding.
   int refused = 0;
   for (std::size_t at = 4; at < whole.size(); at += 3) {
     std::string changed = whole;
@@ -254,6 +254,9 @@ TEST_F(TorchFiles, RefuseOtherZipFiles) {
   std::string damaged = whole;
   damaged[damaged.find(data)] = 'y';
   expect_refused(put("file.pt", damaged), "the checksum of the 16 bytes");
+  EXPECT_EQ(
+      weft::test::kind_of([&] { return open_source(path("file.pt"))->read("tensor", at::empty({4})), 0; }),
+      ErrorKind::failed_precondition);
   EXPECT_EQ(bytes_of(open_source(put("file.pt", damaged), {.checksums = false})->view("tensor")).front(),
             'y');
   damaged = whole;
