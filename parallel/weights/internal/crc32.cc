@@ -3,8 +3,7 @@
 // (Gopal et al. 2009, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction"). A file is
 // otherwise read several times as fast as its checksum is computed.
 #include <weft/parallel/weights/internal/crc32.h>
-
-#include <ATen/Parallel.h>
+#include <weft/parallel/weights/internal/in_parallel.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -72,15 +71,13 @@ std::uint32_t crc32_of(std::uint64_t bytes,
   const auto size = static_cast<std::int64_t>(bytes), parts = (size + crc_part - 1) / crc_part;
   const auto end_of = [&](std::int64_t part) { return std::min((part + 1) * crc_part, size); };
   std::vector<std::uint32_t> crcs(static_cast<std::size_t>(parts));
-  at::parallel_for(0, parts, 1, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t part = first; part != last; ++part) {
-      std::uint32_t crc = 0;
-      for (std::int64_t at = part * crc_part; at < end_of(part); at += crc_block) {
-        const auto now = static_cast<std::size_t>(std::min(crc_block, end_of(part) - at));
-        crc = crc32_of_block(block(static_cast<std::uint64_t>(at), now), now, crc);
-      }
-      crcs[static_cast<std::size_t>(part)] = crc;
+  in_parallel(parts, [&](std::int64_t part) {
+    std::uint32_t crc = 0;
+    for (std::int64_t at = part * crc_part; at < end_of(part); at += crc_block) {
+      const auto now = static_cast<std::size_t>(std::min(crc_block, end_of(part) - at));
+      crc = crc32_of_block(block(static_cast<std::uint64_t>(at), now), now, crc);
     }
+    crcs[static_cast<std::size_t>(part)] = crc;
   });
   std::uint32_t crc = 0;
   for (std::int64_t part = 0; part != parts; ++part)

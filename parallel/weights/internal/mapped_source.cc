@@ -1,12 +1,12 @@
 #include <weft/parallel/weights/internal/mapped_source.h>
 
 #include <weft/parallel/weights/internal/crc32.h>
+#include <weft/parallel/weights/internal/in_parallel.h>
 #include <weft/rpc/core/error.h>
 
 #include <fcntl.h>
 #include <sys/mman.h>
 
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_conj.h>
 #include <ATen/ops/_neg_view.h>
@@ -47,9 +47,9 @@ constexpr std::int64_t bytes_of_part = std::int64_t{8} << 20;
 
 // Fills memory from the file. This is faster than a copy from mapped pages, because no page is mapped.
 void read_parallel(const CheckedFile& file, std::uint64_t begin, std::byte* to, std::int64_t bytes) {
-  at::parallel_for(0, bytes, bytes_of_part, [&](std::int64_t first, std::int64_t last) {
-    file.read_at(begin + static_cast<std::uint64_t>(first), to + first,
-                 static_cast<std::size_t>(last - first));
+  in_parallel((bytes + bytes_of_part - 1) / bytes_of_part, [&](std::int64_t part) {
+    const std::int64_t first = part * bytes_of_part, size = std::min(bytes_of_part, bytes - first);
+    file.read_at(begin + static_cast<std::uint64_t>(first), to + first, static_cast<std::size_t>(size));
   });
 }
 
