@@ -39,7 +39,7 @@ Corpus seeds() {
   using namespace std::string_literals;
   const std::string values =
       "\x80\2}q\0(U\1a]q\1(K\1M\2\3J\4\5\6\7\x8a\2\xff\xffG?\xf0\0\0\0\0\0\0e"
-      "X\1\0\0\0b(N\x88\x89tU\1c\x8f(K\1K\2\x90U\1dctorch\nSize\nK\1K\2\x86\x85RU\1eccollections\nOrderedDict\n)R}sbu."s;
+      "X\1\0\0\0b(N\x88\x89tU\1c\x8f(K\1K\2\x90U\1dctorch\nSize\nK\1K\2\x86\x85RU\1eccollections\nOrderedDict\n)R}bu."s;
   const std::string protocol4 =
       "\x80\4\x95\x20\0\0\0\0\0\0\0}\x94(\x8c\1a\x94\x8c\5torch\x94\x8c\6"
       "device\x94\x93\x94\x8c\4"
