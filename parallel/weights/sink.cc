@@ -10,6 +10,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <tuple>
 
 namespace weft::weights {
 
@@ -135,7 +136,10 @@ TensorForms without_lone_storages(TensorForms forms, std::map<std::string, std::
     form.offset = 0;
     if (!keep_strides) form.strides.clear();
   };
-  std::map<std::string, std::vector<std::string>> users;
+  // By storage and dtype, because views of one memory as several dtypes cannot share it in a file; then by
+  // elements.
+  using Elements = std::tuple<std::int64_t, std::vector<std::int64_t>, std::vector<std::int64_t>>;
+  std::map<std::pair<std::string, at::ScalarType>, std::map<Elements, std::string>> users;
   for (auto& each : forms) {  // clang 14 cannot capture [name, form]
     const std::string& name = each.first;
     TensorForm& form = each.second;
@@ -150,19 +154,12 @@ TensorForms without_lone_storages(TensorForms forms, std::map<std::string, std::
       make_own(form, keep);
       continue;
     }
-    // Views of one memory as several dtypes cannot share it in a file.
-    std::vector<std::string>& others = users[form.storage + name_of(form.dtype)];
-    const auto first = std::find_if(others.begin(), others.end(), [&](const std::string& other) {
-      return forms.at(other).is_same_as(form);
-    });
-    if (first == others.end()) {
-      others.push_back(name);
-    } else {
-      same.emplace(name, *first);
-    }
+    const auto [first, added] =
+        users[{form.storage, form.dtype}].emplace(std::tuple(form.offset, form.sizes, form.strides), name);
+    if (!added) same.emplace(name, first->second);
   }
   for (const auto& [storage, names] : users) {
-    TensorForm& only = forms.at(names.front());
+    TensorForm& only = forms.at(names.begin()->second);
     if (names.size() == 1) make_own(only, is_dense(only));
   }
   for (const auto& [name, kept] : same) forms.erase(name);
@@ -204,7 +201,11 @@ void save_as(const TensorForms& forms, std::map<std::string, std::string> notes,
     if (names.size() != renamed.size())
       refuse_values("two tensors have the name '" + to + "' in the file, expected unique names");
     own = form;
-    if (options.dtype && at::isFloatingType(form.dtype)) own.dtype = *options.dtype;
+    if (options.dtype && at::isFloatingType(form.dtype)) {
+      // Views of one memory as two dtypes share it no longer when both are converted.
+      if (!own.storage.empty()) own.storage += " as " + name_of(form.dtype);
+      own.dtype = *options.dtype;
+    }
   }
   for (const auto& [name, text] : options.notes) notes[name] = text;
   sink.declare(renamed, notes);

@@ -190,7 +190,7 @@ SinkLayout torch_layout(const fs::path& path, TensorForms forms) {
   };
   std::map<std::string, Storage> storages;
   const auto storage_of = [](const std::string& name, const TensorForm& form) {
-    return form.storage.empty() ? "of " + name : "shared " + form.storage + name_of(form.dtype);
+    return form.storage.empty() ? "of " + name : "shared " + form.storage + " " + name_of(form.dtype);
   };
   for (auto& [name, form] : forms) {
     if (form.strides.empty()) {

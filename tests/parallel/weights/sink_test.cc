@@ -112,6 +112,23 @@ TEST_F(Sinks, WriteSharedStoragesOnce) {
   EXPECT_TRUE(open_source(path("again.pt"))->form("a").is_same_as(open_source(path("again.pt"))->form("b")));
 }
 
+// A storage and a dtype are not one text: "x" + "bfloat16" is "xb" + "float16".
+TEST_F(Sinks, KeepStoragesApart) {
+  const at::Tensor one = at::arange(4, at::kBFloat16), other = at::arange(4, 8, at::kHalf);
+  const Tensors all{{"a", one.narrow(0, 0, 2)},
+                    {"b", one.narrow(0, 2, 2)},
+                    {"c", other.narrow(0, 0, 2)},
+                    {"d", other.narrow(0, 2, 2)}};
+  TensorForms forms = forms_of(all);
+  forms.at("a").storage = forms.at("b").storage = "x";
+  forms.at("c").storage = forms.at("d").storage = "xb";
+  const auto sink = create_sink(path("file.pt"));
+  sink->declare(forms);
+  for (const auto& [name, tensor] : all) sink->write(name, tensor);
+  sink->finish();
+  expect_holds(path("file.pt"), all);
+}
+
 TEST_F(Sinks, SplitAFolderIntoShards) {
   Tensors all;
   for (int i = 0; i < 5; ++i) all["t" + std::to_string(i)] = at::full({25}, i, at::kFloat);
