@@ -21,6 +21,14 @@ std::string identity_of(const std::string& name, const TensorForm& form) {
   return text;
 }
 
+// Compares bytes, because not all dtypes can be compared, and a NaN does not equal itself.
+bool have_same_bytes(const at::Tensor& one, const at::Tensor& other) {
+  const auto bytes = [](const at::Tensor& tensor) {
+    return tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(at::kByte);
+  };
+  return one.scalar_type() == other.scalar_type() && at::equal(bytes(one), bytes(other));
+}
+
 // Collects all that is wrong, for one error.
 class Faults {
  public:
@@ -90,7 +98,8 @@ LoadReport load_into(torch::nn::Module& module, const Source& source, const Load
   }
   faults.expect_none(source.description() + ": does not fit the module:");
   for (const auto& [name, kept] : same)
-    if (!source.form(name).is_same_as(source.form(kept)) && !at::equal(source.view(name), source.view(kept)))
+    if (!source.form(name).is_same_as(source.form(kept)) &&
+        !have_same_bytes(source.view(name), source.view(kept)))
       faults.add("tied in the module, with other values in the file", name + " and " + kept);
   faults.expect_none(source.description() + ": does not fit the module:");
   for (const auto& [identity, to] : read) source.read(wanted.at(to), tensors.at(to), {}, options.convert);

@@ -3,6 +3,7 @@
 #include <weft/parallel/weights/module.h>
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
@@ -166,6 +167,33 @@ TEST_F(Modules, HaveTiedParameters) {
   }
   save(separate, *create_sink(path("both.safetensors")));
   load_into(other, *open_source(path("both.safetensors")));
+}
+
+TEST_F(Modules, HaveTiedParametersThatCannotBeCompared) {
+  for (const at::Tensor& values :
+       {torch::full({5, 4}, std::numeric_limits<float>::quiet_NaN()), known(at::kFloat8_e8m0fnu, {5, 4})}) {
+    const auto sink = create_sink(path("both.safetensors"));
+    const std::map<std::string, at::Tensor> both{{"one", values}, {"two", values.clone()}};
+    sink->declare(forms_of(both));
+    for (const auto& [name, tensor] : both) sink->write(name, tensor);
+    sink->finish();
+    torch::nn::Module module;
+    const at::Tensor tied =
+        module.register_buffer("one", at::zeros_like(values.to(at::kFloat)).to(values.scalar_type()));
+    module.register_buffer("two", tied);
+    load_into(module, *open_source(path("both.safetensors")));
+    expect_same(tied, values, "tied");
+  }
+}
+
+TEST_F(Modules, ConvertTwoDtypesOfOneMemory) {
+  torch::nn::Module module;
+  const at::Tensor one = module.register_buffer("one", torch::arange(1, 5, at::kFloat)),
+                   other = module.register_buffer("other", one.view(at::kBFloat16));
+  save(module, *create_sink(path("file.pt")), {.dtype = at::kHalf});
+  const auto source = open_source(path("file.pt"));
+  expect_same(source->view("one"), one.to(at::kHalf), "one");
+  expect_same(source->view("other"), other.to(at::kHalf), "other");
 }
 
 TEST_F(Modules, OnTheMetaDeviceAreRefused) {
