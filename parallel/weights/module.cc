@@ -66,7 +66,7 @@ LoadReport load_into(torch::nn::Module& module, const Source& source, const Load
   std::map<std::string, std::string> wanted;  // names of the module -> of the file
   for (const auto& [name, form] : source.tensors()) {
     const std::string to = options.names ? options.names(name) : name;
-    if (to.empty()) continue;
+    if (options.names && to.empty()) continue;
     const auto found = tensors.find(to);
     if (found == tensors.end()) {
       report.unexpected.push_back(to);

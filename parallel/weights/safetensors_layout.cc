@@ -25,7 +25,7 @@ NamedForms in_c_order(TensorForms forms, std::map<std::string, std::string>& not
   NamedForms all;
   for (auto& [name, form] : without_lone_storages(std::move(forms), same))
     all.emplace_back(name, TensorForm{form.dtype, form.sizes});
-  notes.insert(same.begin(), same.end());
+  for (const auto& [name, kept] : same) notes[name] = kept;
   notes.emplace("format", "pt");  // transformers refuses files whose notes lack it
   // The largest elements first, so that all are aligned.
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {

@@ -195,7 +195,7 @@ void save_as(const TensorForms& forms, std::map<std::string, std::string> notes,
   std::vector<std::pair<std::string, std::string>> names;  // in the file, and before
   for (const auto& [name, form] : forms) {
     const std::string to = options.names ? options.names(name) : name;
-    if (to.empty()) continue;
+    if (options.names && to.empty()) continue;
     names.emplace_back(to, name);
     TensorForm& own = renamed[to];
     if (names.size() != renamed.size())

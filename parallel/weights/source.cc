@@ -24,10 +24,13 @@ const TensorForm& Source::form(const std::string& name) const {
 namespace {
 
 // A name whose note is the name of a tensor is that tensor under another name (safetensors' save_model()).
+// Most files have the note "format": "pt", which says nothing about a tensor 'pt'.
 void set_notes(MappedSource& source, std::map<std::string, std::string> notes) {
   std::vector<std::pair<std::string, std::string>> same;
   for (const auto& [name, kept] : notes)
-    if (source.tensors().contains(kept) && !source.tensors().contains(name)) same.emplace_back(name, kept);
+    if (source.tensors().contains(kept) && !source.tensors().contains(name) &&
+        !(name == "format" && kept == "pt"))
+      same.emplace_back(name, kept);
   for (const auto& [name, kept] : same) source.share(name, kept);
   source.set_notes(std::move(notes));
 }

@@ -50,7 +50,8 @@ void convert(const Options& options) {
     if (at == std::string::npos) throw tool::UsageError("weights: --prefix " + each + ", expected FROM=TO");
     prefixes.emplace_back(each.substr(0, at), each.substr(at + 1));
   }
-  weights::SaveOptions save{.names = weights::prefixes(prefixes)};
+  weights::SaveOptions save;
+  if (!prefixes.empty()) save.names = weights::prefixes(prefixes);
   if (!options.dtype.empty()) save.dtype = tensor::dtype_from_name(options.dtype);
   const auto source = weights::open_source(options.from);
   const auto sink = weights::create_sink(

@@ -69,6 +69,25 @@ TEST_F(Sinks, DropNotesThatWouldBeTensors) {
             (std::map<std::string, std::string>{{"format", "pt"}, {"last", "y"}, {"x", "x"}}));
 }
 
+TEST_F(Sinks, KeepNamesThatNotesAlsoHave) {
+  const at::Tensor tied = at::arange(3, at::kFloat);
+  const Tensors all{{"a", tied}, {"b", tied}, {"pt", at::ones({2})}};
+  for (const char* name : {"file.safetensors", "folder"}) {
+    const auto sink = create_sink(path(name));
+    sink->declare(forms_of(all), {{"b", "a text"}});
+    for (const auto& [tensor, values] : all) sink->write(tensor, values);
+    sink->finish();
+    expect_holds(path(name), all);
+  }
+}
+
+TEST_F(Sinks, KeepAnEmptyName) {
+  const Tensors all{{"", at::ones({2})}, {"b", at::zeros({2})}};
+  write(path("file.safetensors"), all);
+  copy(*open_source(path("file.safetensors")), *create_sink(path("again.safetensors")));
+  expect_holds(path("again.safetensors"), all);
+}
+
 TEST_F(Sinks, KeepNothing) {
   for (const char* name : {"file.safetensors", "file.pt", "folder"}) {
     write(path(name), {});
