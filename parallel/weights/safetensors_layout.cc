@@ -49,15 +49,16 @@ void add_file(SinkLayout& layout, const fs::path& path, const NamedForms& forms,
                           }});
 }
 
-// The shards of an earlier index; none if there is no index, or it is damaged.
+// The shards of an earlier index, which may name any file: only files of tensors in its folder. None if there
+// is no index, or it is damaged.
 std::set<std::string> shards_of(const fs::path& index) {
   std::set<std::string> shards;
-  if (!fs::exists(index)) return shards;
   const nlohmann::json json = nlohmann::json::parse(std::ifstream(index), nullptr, false);
   if (json.is_object() && json.contains("weight_map") && json["weight_map"].is_object())
     for (const auto& shard : json["weight_map"])
-      if (shard.is_string() && fs::path(shard.get<std::string>()).filename() == shard.get<std::string>())
-        shards.insert(shard.get<std::string>());
+      if (const auto name = shard.is_string() ? fs::path(shard.get<std::string>()) : fs::path();
+          name.extension() == ".safetensors" && name.filename() == name)
+        shards.insert(name.string());
   return shards;
 }
 

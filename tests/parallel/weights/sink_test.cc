@@ -173,6 +173,14 @@ TEST_F(Sinks, SplitAFolderIntoShards) {
                                    "model-v2-00003-of-00003.safetensors", "model.safetensors.index.json"}));
 }
 
+TEST_F(Sinks, RemoveOnlyShards) {
+  std::filesystem::create_directory(path("folder"));
+  put("folder/tokenizer.json", "{}");
+  put("folder/model.safetensors.index.json", R"({"weight_map":{"a":"tokenizer.json"}})");
+  write(path("folder"), {{"x", at::ones({1})}});
+  EXPECT_TRUE(std::filesystem::exists(path("folder/tokenizer.json")));
+}
+
 TEST_F(Sinks, SeveralRanksWriteOneFile) {
   const at::Tensor a = at::arange(24, at::kFloat).view({4, 6}), b = at::arange(7);
   const TensorForms forms = forms_of({{"a", a}, {"b", b}});
