@@ -92,8 +92,9 @@ SinkLayout shards_layout(const fs::path& folder, TensorForms forms, std::map<std
   // Shards of an earlier model are kept until the new index is complete, so the new ones have other names.
   std::string stem = "model";
   const auto exists = [&] {
+    std::error_code ignored;  // a folder that cannot be examined cannot be written
     for (std::size_t i = 0; i < shards.size(); ++i)
-      if (fs::exists(folder / shard_name(stem, i, shards.size()))) return true;
+      if (fs::exists(folder / shard_name(stem, i, shards.size()), ignored)) return true;
     return false;
   };
   for (int version = 2; exists(); ++version) stem = "model-v" + std::to_string(version);

@@ -53,6 +53,7 @@ class FileSink final : public Sink {
   void write(const std::string& name, const at::Tensor& values, const Slice& slice, bool convert) override {
     const at::NoGradGuard no_history;
     const std::string what = path_.string() + ": '" + name + "'";
+    if (finished_) refuse_values(what + " cannot be written: the sink has been finished");
     if (layout_.same.contains(name)) return;
     const auto found = layout_.places.find(name);
     if (found == layout_.places.end()) refuse_values(what + " was not declared");
@@ -72,8 +73,11 @@ class FileSink final : public Sink {
   }
 
   void finish() override {
+    if (finished_) refuse_values(path_.string() + ": the sink has been finished, expected one finish()");
+    if (files_.empty()) refuse_values(path_.string() + ": no tensors have been declared, expected declare()");
     if (options_.rank != 0) {
       for (const auto& file : files_) sync(*file);
+      finished_ = true;
       return;
     }
     std::string missing;
@@ -83,6 +87,7 @@ class FileSink final : public Sink {
     if (!missing.empty())
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
                        path_.string() + ": elements of these tensors have not been written: " + missing);
+    finished_ = true;
     for (std::size_t i = 0; i < files_.size(); ++i) {
       layout_.files[i].complete(files_[i]->data());
       sync(*files_[i]);
@@ -104,6 +109,7 @@ class FileSink final : public Sink {
   std::vector<std::unique_ptr<WholeFile>> wholes_;
   std::vector<std::shared_ptr<MappedFile>> files_;
   std::map<std::string, std::atomic<std::int64_t>> written_;
+  bool finished_ = false;
 };
 
 // Whether two indices can have the same element.
@@ -169,7 +175,8 @@ TensorForms without_lone_storages(TensorForms forms, std::map<std::string, std::
 std::unique_ptr<Sink> create_sink(const std::filesystem::path& path, SinkOptions options) {
   const std::string extension = path.extension().string();
   Layout layout;
-  if (std::filesystem::is_directory(path) || extension.empty()) {
+  std::error_code ignored;  // a path that cannot be examined cannot be written
+  if (std::filesystem::is_directory(path, ignored) || extension.empty()) {
     layout = [path, options](TensorForms forms, std::map<std::string, std::string> notes) {
       return shards_layout(path, std::move(forms), std::move(notes), options.max_shard_bytes);
     };

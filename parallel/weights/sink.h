@@ -44,8 +44,8 @@ class WEFT_EXPORT Sink {
   // values have another shape than the slice, or another dtype and `convert` is false.
   virtual void write(const std::string& name, const at::Tensor& values, const Slice& slice = {},
                      bool convert = false) = 0;
-  // Makes the file appear at its path. failed_precondition, which lists the tensors: with one rank, elements
-  // of them have not been written.
+  // Makes the file appear at its path, once; write() is then an error. failed_precondition, which lists the
+  // tensors: with one rank, elements of them have not been written.
   virtual void finish() = 0;
 };
 

@@ -86,9 +86,10 @@ std::shared_ptr<Source> open_index(const fs::path& path) {
 }  // namespace
 
 std::shared_ptr<Source> open_source(const fs::path& path, OpenOptions options) {
-  if (fs::is_directory(path)) {
+  std::error_code ignored;  // a path that cannot be examined cannot be opened
+  if (fs::is_directory(path, ignored)) {
     for (const char* name : {whole_name, index_name})
-      if (fs::exists(path / name)) return open_source(path / name, options);
+      if (fs::exists(path / name, ignored)) return open_source(path / name, options);
     throw rpc::Error(rpc::ErrorKind::failed_precondition,
                      path.string() + ": has neither " + whole_name + " nor " + index_name);
   }

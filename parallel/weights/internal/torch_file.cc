@@ -10,6 +10,8 @@
 #include <weft/parallel/weights/internal/zip.h>
 #include <weft/rpc/core/error.h>
 
+#include <nlohmann/json.hpp>
+
 #include <cstring>
 #include <functional>
 
@@ -177,10 +179,17 @@ std::shared_ptr<MappedSource> open_torch_file(const fs::path& path, OpenOptions 
 
 SinkLayout torch_layout(const fs::path& path, TensorForms forms) {
   SinkLayout layout;
-  for (const auto& [name, form] : forms)
+  for (const auto& [name, form] : forms) {
     if (dtype_of(form.dtype) == nullptr)
       throw rpc::Error(rpc::ErrorKind::invalid_argument,
                        "'" + name + "' cannot be written: it is of type " + name_of(form.dtype));
+    try {
+      (void)nlohmann::json(name).dump();
+    } catch (const nlohmann::json::exception&) {
+      throw rpc::Error(rpc::ErrorKind::invalid_argument,
+                       path.string() + " cannot be written: names of tensors must be UTF-8");
+    }
+  }
   forms = without_lone_storages(std::move(forms), layout.same);
   // Storages: tensors that share memory have one, which begins with the first element that one of them has.
   struct Storage {

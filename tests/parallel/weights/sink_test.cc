@@ -245,10 +245,36 @@ TEST_F(Sinks, RefuseWrongValues) {
   EXPECT_EQ(weft::test::kind_of([&] { return sink->declare({}), 0; }), rpc::ErrorKind::invalid_argument);
   EXPECT_EQ(weft::test::kind_of([&] { return create_sink(path("file.txt")), 0; }),
             rpc::ErrorKind::invalid_argument);
-  EXPECT_EQ(weft::test::kind_of([&] {
-              return create_sink(path("new.safetensors"))->declare(forms_of({{"\xff", at::zeros({1})}})), 0;
-            }),
+}
+
+TEST_F(Sinks, RefuseNamesThatAreNotText) {
+  const TensorForms forms = forms_of({{"\xff", at::zeros({1})}});
+  for (const char* name : {"new.safetensors", "new.pt"})
+    EXPECT_EQ(weft::test::kind_of([&] { return create_sink(path(name))->declare(forms), 0; }),
+              rpc::ErrorKind::invalid_argument)
+        << name;
+}
+
+TEST_F(Sinks, AreFinishedOnce) {
+  const Tensors all{{"x", at::zeros({3})}};
+  const auto sink = create_sink(path("file.safetensors"));
+  EXPECT_EQ(weft::test::kind_of([&] { return sink->finish(), 0; }), rpc::ErrorKind::invalid_argument);
+  sink->declare(forms_of(all));
+  sink->write("x", all.at("x"));
+  sink->finish();
+  EXPECT_EQ(weft::test::kind_of([&] { return sink->write("x", at::ones({3})), 0; }),
             rpc::ErrorKind::invalid_argument);
+  EXPECT_EQ(weft::test::kind_of([&] { return sink->finish(), 0; }), rpc::ErrorKind::invalid_argument);
+  expect_holds(path("file.safetensors"), all);
+}
+
+TEST_F(Sinks, RefuseAPathThatIsTooLong) {
+  const auto file = path(std::string(300, 'x') + ".safetensors");
+  expect_refused(file, "cannot be opened");
+  const auto error =
+      weft::test::error_of([&] { return create_sink(file)->declare(forms_of({{"x", at::zeros({1})}})), 0; });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), rpc::ErrorKind::failed_precondition) << error->what();
 }
 
 TEST_F(Sinks, AFullDiskIsAnError) {
