@@ -81,10 +81,13 @@ void check(const MappedTensor& place) {
     expect_checksum(place, crc32_of(place.file->data() + place.record->begin, place.record->size));
 }
 
+bool is_aligned(const TensorForm& form, const MappedTensor& place) {
+  return place.begin % std::min<std::size_t>(c10::elementSize(form.dtype), 8) == 0 || form.numel() == 0;
+}
+
 at::Tensor unchecked_view(const TensorForm& form, const MappedTensor& place) {
-  const std::size_t item = c10::elementSize(form.dtype);
   at::Tensor tensor;
-  if (place.begin % std::min<std::size_t>(item, 8) == 0 || form.numel() == 0) {
+  if (is_aligned(form, place)) {
     tensor = mapped_tensor(place.file, place.begin, form);
   } else {  // only in safetensors, so it has C order
     tensor = at::empty(form.sizes, at::TensorOptions(form.dtype));
@@ -134,14 +137,18 @@ void MappedSource::read(const std::string& name, const at::Tensor& to, const Sli
   if (to.scalar_type() != its_form.dtype && !convert)
     refuse(" is " + to_text(its_form) + ", the tensor to fill is " +
            to_text({to.scalar_type(), to.sizes().vec()}));
-  const at::Tensor whole = unchecked_view(its_form, place);
+  // Elements that are not aligned are not used in mapped memory: then only the place of the slice is.
+  const bool usable = is_aligned(its_form, place);
+  const at::Tensor whole =
+      usable ? unchecked_view(its_form, place) : mapped_tensor(place.file, place.begin, its_form);
   const at::Tensor part = slice.of(whole, what);
   if (part.sizes() != to.sizes())
     refuse(" has a slice of " + to_text({its_form.dtype, part.sizes().vec()}) + ", the tensor to fill is " +
            to_text({to.scalar_type(), to.sizes().vec()}));
   if (part.numel() == 0) return;
   const bool direct = to.device().is_cpu() && to.scalar_type() == part.scalar_type() && to.is_contiguous() &&
-                      part.is_contiguous() && !place.conjugate && !place.negative && part.is_alias_of(whole);
+                      !to.is_conj() && !to.is_neg() && part.is_contiguous() && !place.conjugate &&
+                      !place.negative && part.is_alias_of(whole);
   if (direct) {
     const auto skipped = static_cast<std::uint64_t>(static_cast<const char*>(part.const_data_ptr()) -
                                                     static_cast<const char*>(whole.const_data_ptr()));
@@ -150,7 +157,7 @@ void MappedSource::read(const std::string& name, const at::Tensor& to, const Sli
                         part.nbytes());
   }
   check(place);
-  to.copy_(part);
+  to.copy_(usable ? part : slice.of(unchecked_view(its_form, place), what));
 }
 
 }  // namespace weft::weights

@@ -85,6 +85,12 @@ TEST_F(Sources, AViewIsPrivateAndKeepsTheFile) {
   EXPECT_EQ(view.sum().item<std::int64_t>(), 0);
 }
 
+TEST_F(Sources, FillALazyConjugate) {
+  const at::Tensor values = known(at::kComplexFloat, {2, 3}), to = at::empty_like(values).conj();
+  open_source(recorded("types.safetensors"))->read("complex64", to);
+  expect_same(to.resolve_conj(), values, "complex64");
+}
+
 TEST_F(Sources, TellAutogradOfNewValues) {
   at::Tensor to = at::zeros({4, 2});
   const auto before = to._version();
