@@ -72,7 +72,9 @@ std::shared_ptr<Source> open_index(const fs::path& path) {
       if (opened == nullptr) opened = open_safetensors(path.parent_path() / shard);
       if (!opened->tensors().contains(name))
         file.fail("names '" + name + "' in " + shard + ", which lacks it");
-      (void)source->add(name, opened->form(name), opened->place(name));
+      TensorForm form = opened->form(name);
+      form.storage.clear();  // a name in one shard may be another tensor in the next
+      (void)source->add(name, std::move(form), opened->place(name));
     }
   } catch (const nlohmann::json::exception& error) {
     file.fail(std::string("is damaged: it is not an index of shards: ") + error.what());

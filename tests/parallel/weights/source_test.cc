@@ -182,6 +182,22 @@ TEST_F(Sources, RefuseDamagedSafetensors) {
   expect_refused(path("folder"), "has neither model.safetensors nor");
 }
 
+// A tied tensor of one shard is not that of another one, which has the same name there.
+TEST_F(Sources, KeepTiedTensorsOfShardsApart) {
+  const auto shard = [](const std::string& tied, char value) {
+    return with_header(
+        R"({"__metadata__":{")" + tied + R"(":"w"},"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+        std::string(1, value));
+  };
+  put("1.safetensors", shard("a", 'x'));
+  put("2.safetensors", shard("b", 'y'));
+  const auto source =
+      open_source(put("index.json", R"({"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})"));
+  EXPECT_EQ(bytes_of(source->view("a")), "x");
+  EXPECT_EQ(bytes_of(source->view("b")), "y");
+  EXPECT_FALSE(source->form("a").is_same_as(source->form("b")));
+}
+
 TEST_F(Sources, RefuseDamagedIndexes) {
   std::filesystem::copy(recorded("shards"), path("shards"));
   const auto refuse = [&](const std::string& index, const std::string& what) {
