@@ -40,6 +40,8 @@ void set_notes(MappedSource& source, std::map<std::string, std::string> notes) {
 std::shared_ptr<MappedSource> open_safetensors(const fs::path& path) {
   const auto file = std::make_shared<const MappedFile>(path);
   SafetensorsHeader header = read_safetensors_header(file->file());
+  if (header.elements_at + header.elements_bytes != file->size())
+    file->file().fail("has changed its size while it was opened");
   auto source = std::make_shared<MappedSource>(path.string());
   for (auto& [name, form] : header.forms)
     (void)source->add(name, std::move(form), {file, header.elements_at + header.places.at(name)});

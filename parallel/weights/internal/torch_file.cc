@@ -59,8 +59,11 @@ class TorchFileReader {
   std::shared_ptr<MappedSource> read() {
     records_ = read_zip(*file_);
     for (const auto& [name, record] : records_)
-      if (name.ends_with("/data.pkl") && name.find('/') == name.size() - 9)
+      if (name.ends_with("/data.pkl") && name.find('/') == name.size() - 9) {
+        if (!folder_.empty())
+          file_->file().fail("is damaged: it has two pickles, '" + folder_ + "data.pkl' and '" + name + "'");
         folder_ = name.substr(0, name.size() - 8);
+      }
     if (folder_.empty())
       refuse_file(*file_, "is a zip file without data.pkl, so torch.save() has not written it");
     if (records_.contains(folder_ + "constants.pkl"))
@@ -95,7 +98,8 @@ class TorchFileReader {
   // Adds the tensors of a value. The budget limits values that contain one value many times.
   void visit(std::uint32_t index, const std::string& path, std::size_t depth) {
     const PickledValue& value = pickled_.values[index];
-    const std::uint64_t cost = value.kind == PickledValue::Kind::tensor ? path.size() + 256 : 1;
+    const std::uint64_t cost =
+        value.kind == PickledValue::Kind::tensor ? path.size() + 256 : 1 + path.size() / 64;
     if (depth > deepest_value || path.size() > longest_path || cost > budget_)
       file_->file().fail("is damaged: its dictionaries are nested too deep, or contain themselves, at '" +
                          path.substr(0, 80) + "'");

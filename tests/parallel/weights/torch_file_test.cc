@@ -168,6 +168,10 @@ TEST_F(TorchFiles, RefuseBombs) {
   for (char i = 1; i < 60; ++i)
     doubling += "]h"s + static_cast<char>(i - 1) + "ah" + static_cast<char>(i - 1) + "aq" + i;
   refuse(doubling + "U\1x" + "a.", "nested too deep");
+  // Three million values below a long name.
+  std::string many = "\x80\2](" + std::string(1000, 'N') + "eq\0"s + "0](";
+  for (int i = 0; i < 3000; ++i) many += "h\0"s;
+  refuse(many + "eq\1" + "0}X\xa0\x0f\0\0"s + std::string(4000, 'k') + "h\1s.", "nested too deep");
   // A list of 1,000 pairs that is copied 100,000 times.
   std::string copies = "\x80\2]q\1(";
   for (int i = 0; i < 1000; ++i) copies += "K\1K\2\x86";
@@ -219,6 +223,7 @@ TEST_F(TorchFiles, RefuseOtherZipFiles) {
   refuse({{"a/data.pkl", pickle}}, "is missing");
   refuse({{"a/data.pkl", pickle}, {"a/data/0", "short"}}, "outside of its storage");
   refuse({{"a/data.pkl", pickle}, {"a/data.pkl", pickle}}, "occurs twice");
+  refuse({{"a/data.pkl", pickle}, {"b/data.pkl", pickle}, {"a/data/0", data}}, "two pickles");
   refuse({{"a/data.pkl", "\x80\2}" + std::string("U\3a.b") + pickle.substr(2, pickle.size() - 3) +
                              "sU\1a}U\1b" + pickle.substr(2, pickle.size() - 3) + "ss."},
           {"a/data/0", data}},
