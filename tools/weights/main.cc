@@ -21,7 +21,7 @@ namespace {
 struct Options {
   std::string file, from, to, dtype, max_shard = "5GB";
   std::vector<std::string> prefixes;
-  bool notes = false;
+  bool notes = false, no_checksums = false;
 };
 
 void list(const Options& options) {
@@ -53,7 +53,7 @@ void convert(const Options& options) {
   weights::SaveOptions save;
   if (!prefixes.empty()) save.names = weights::prefixes(prefixes);
   if (!options.dtype.empty()) save.dtype = tensor::dtype_from_name(options.dtype);
-  const auto source = weights::open_source(options.from);
+  const auto source = weights::open_source(options.from, {.checksums = !options.no_checksums});
   const auto sink = weights::create_sink(
       options.to, {.max_shard_bytes = static_cast<std::uint64_t>(tool::parse_bytes(options.max_shard))});
   weights::copy(*source, *sink, save);
@@ -79,6 +79,8 @@ int main(int argc, char** argv) {
       ->type_name("NAME");
   app->add_option("--prefix", options.prefixes, "Replace the prefix FROM of names by TO; the first that fits")
       ->type_name("FROM=TO");
+  app->add_flag("--no-checksums", options.no_checksums,
+                "Do not check the checksums of FROM, which torch.save() can leave out");
   app->add_option("--max-shard", options.max_shard, "The size of a shard in a folder")
       ->type_name("BYTES")
       ->capture_default_str();

@@ -72,7 +72,7 @@ void expect_checksum(const MappedTensor& place, std::uint32_t crc) {
   if (crc != record.crc)
     place.file->file().fail("is damaged: the checksum of the " + std::to_string(record.size) +
                             " bytes at byte " + std::to_string(record.begin) + " is " + std::to_string(crc) +
-                            ", expected " + std::to_string(record.crc));
+                            ", expected " + std::to_string(record.crc) + checksum_remedy);
   record.checked = true;
 }
 

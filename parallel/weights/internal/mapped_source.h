@@ -45,6 +45,10 @@ struct CheckedRecord {
   std::atomic<bool> checked = false;
 };
 
+inline constexpr auto checksum_remedy =
+    "; if torch.save() has written the file without checksums (set_crc32_options(False)), open it with "
+    "OpenOptions::checksums = false";
+
 struct MappedTensor {
   std::shared_ptr<const MappedFile> file;
   std::uint64_t begin = 0;                     // of the element with all indices 0, in bytes of the file

@@ -91,7 +91,7 @@ class TorchFileReader {
                          " bytes, expected at most " + std::to_string(longest_pickle));
     if (options_.checksums && crc32_of(file_->data() + record.begin, record.size) != record.crc)
       file_->file().fail("is damaged: its record '" + name + "' at byte " + std::to_string(record.begin) +
-                         " has another checksum than its directory says");
+                         " has another checksum than its directory says" + checksum_remedy);
     return std::string(file_->text(record.begin, record.size));
   }
 

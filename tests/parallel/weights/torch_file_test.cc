@@ -259,6 +259,7 @@ TEST_F(TorchFiles, RefuseOtherZipFiles) {
   std::string damaged = whole;
   damaged[damaged.find(data)] = 'y';
   expect_refused(put("file.pt", damaged), "the checksum of the 16 bytes");
+  expect_refused(put("file.pt", damaged), "OpenOptions::checksums = false");
   EXPECT_EQ(
       weft::test::kind_of([&] { return open_source(path("file.pt"))->read("tensor", at::empty({4})), 0; }),
       ErrorKind::failed_precondition);

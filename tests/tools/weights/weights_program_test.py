@@ -48,6 +48,16 @@ class WeightsTest(FolderTest):
                          ["a    bfloat16       [4, 2]                16 B", "c.c  uint8          [3]                   3 B", "2 tensors, 19 B"])
         self.assertEqual(len(list((pathlib.Path(self.folder) / "small").glob("*.safetensors"))), 1)
 
+    def test_checksums_can_be_ignored(self):
+        changed = bytearray((DATA / "one.pt").read_bytes())
+        changed[changed.index(b"PK\1\2") + 16] ^= 1  # the checksum of data.pkl in the directory
+        (pathlib.Path(self.folder) / "unchecked.pt").write_bytes(changed)
+        status, _, errors = weights("convert", "unchecked.pt", "x.safetensors", cwd=self.folder)
+        self.assertEqual(status, 1)
+        self.assertIn("another checksum", errors)
+        self.printed("convert", "--no-checksums", "unchecked.pt", "x.safetensors")
+        self.assertEqual(self.printed("x.safetensors"), self.printed(DATA / "one.pt"))
+
     def test_a_large_file_is_not_loaded(self):
         size = 3 << 29  # 1.5 GiB, without blocks on the disk
         header = b'{"x":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}' % (size, size)
