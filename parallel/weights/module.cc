@@ -108,6 +108,9 @@ LoadReport load_into(torch::nn::Module& module, const Source& source, const Load
 
 void save(const torch::nn::Module& module, Sink& sink, const SaveOptions& options) {
   const std::map<std::string, at::Tensor> tensors = tensors_of(module);
+  for (const auto& [name, tensor] : tensors)
+    if (tensor.is_meta() && !(options.names && options.names(name).empty()))
+      refuse_weights("'" + name + "' cannot be written: it is on the meta device, without memory");
   save_as(forms_of(tensors), {}, [&](const std::string& name) { return tensors.at(name); }, sink, options);
 }
 

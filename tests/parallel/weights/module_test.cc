@@ -201,6 +201,8 @@ TEST_F(Modules, OnTheMetaDeviceAreRefused) {
   save(*head, *create_sink(path("file.pt")));
   EXPECT_NE(refusal_of(*meta, path("file.pt")).find("on the meta device, without memory: weight"),
             std::string::npos);
+  EXPECT_EQ(weft::test::kind_of([&] { return save(*meta, *create_sink(path("meta.pt"))), 0; }),
+            rpc::ErrorKind::invalid_argument);
 }
 
 }  // namespace
