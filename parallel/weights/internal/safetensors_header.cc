@@ -28,7 +28,9 @@ std::pair<std::uint64_t, std::uint64_t> parse_entry(const CheckedFile& file, con
   const auto damaged = [&](const std::string& why) { file.fail("is damaged: '" + name + "' " + why); };
   const auto type_name = entry.at("dtype").get<std::string>();
   const Dtype* const dtype = dtype_of_safetensors(type_name);
-  if (dtype == nullptr) damaged("is of type " + type_name + ", which is not supported");
+  if (dtype == nullptr)
+    throw rpc::Error(rpc::ErrorKind::unsupported, file.path().string() + ": '" + name + "' is of type " +
+                                                      type_name + ", which weft does not read");
   for (const char* field : {"data_offsets", "shape"})
     for (const HeaderJson& number : entry.at(field))
       if (!number.is_number_unsigned())

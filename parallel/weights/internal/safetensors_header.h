@@ -25,7 +25,7 @@ struct SafetensorsHeader {
 };
 
 // Checks all lengths against the size of the file before memory is allocated. failed_precondition, which
-// names the file: it is damaged or not of this format.
+// names the file: it is damaged or not of this format. unsupported: LibTorch lacks a dtype of it.
 WEFT_EXPORT SafetensorsHeader read_safetensors_header(const CheckedFile& file);
 
 // Parses JSON of a file that may be hostile. failed_precondition, which names the file: the text is not JSON,
