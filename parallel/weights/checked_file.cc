@@ -94,7 +94,9 @@ void CheckedFile::reserve(std::uint64_t bytes) {
   if (bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max())) fail("would be too large");
   if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) fail_with_errno("cannot be resized");
   if (bytes == 0) return;
-  if (const int code = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes)); code != 0) {
+  int code = EINTR;
+  while (code == EINTR) code = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
+  if (code != 0) {
     errno = code;
     fail_with_errno("cannot be extended to " + std::to_string(bytes) + " bytes");
   }
