@@ -7,10 +7,12 @@
 //
 // The caller owns the sink. Several ranks can write one file on a file system that they share: each has a
 // sink with its `rank`, and declares the same tensors, rank 0 before the others. Each writes its slices and
-// calls finish(), rank 0 after the others. Functions throw, as read and write calls of files do:
-// resource_exhausted if the disk is full, failed_precondition if a file cannot be written. Until finish() of
-// rank 0 has succeeded, an earlier file at the path is unchanged, also if the process dies. Threads may call
-// write() at the same time, and no other function.
+// calls finish(), rank 0 after the others. They write through mapped memory, so the file system must keep the
+// memory of all ranks coherent: ranks of one host, or Lustre and the like, but not NFS between hosts.
+// Functions throw, as read and write calls of files do: resource_exhausted if the disk is full,
+// failed_precondition if a file cannot be written. Until finish() of rank 0 has succeeded, an earlier file at
+// the path is unchanged, also if the process dies. Threads may call write() at the same time, and no other
+// function.
 #pragma once
 
 #include <weft/parallel/weights/names.h>
