@@ -196,12 +196,13 @@ SinkLayout torch_layout(const fs::path& path, TensorForms forms) {
   }
   forms = without_lone_storages(std::move(forms), layout.same);
   // Storages: tensors that share memory have one, which begins with the first element that one of them has.
+  // Their order follows from the names of tensors, so that it is the same on all ranks.
   struct Storage {
-    std::string key;
     std::int64_t begin = 0, end = 0;  // elements of the storage in the program
     std::size_t item = 1;
   };
-  std::map<std::string, Storage> storages;
+  std::vector<Storage> storages;  // the key of each is its index
+  std::map<std::string, std::size_t> numbers;
   const auto storage_of = [](const std::string& name, const TensorForm& form) {
     return form.storage.empty() ? "of " + name : "shared " + form.storage + " " + name_of(form.dtype);
   };
@@ -213,25 +214,26 @@ SinkLayout torch_layout(const fs::path& path, TensorForms forms) {
     }
     const std::int64_t end =
         form.numel() == 0 ? form.offset : reach_of(form.offset, form.sizes, form.strides).last + 1;
-    const auto [storage, added] = storages.try_emplace(
-        storage_of(name, form),
-        Storage{std::to_string(storages.size()), form.offset, end, c10::elementSize(form.dtype)});
-    storage->second.begin = std::min(storage->second.begin, form.offset);
-    storage->second.end = std::max(storage->second.end, end);
+    const auto [number, added] = numbers.try_emplace(storage_of(name, form), storages.size());
+    if (added) storages.push_back({form.offset, end, c10::elementSize(form.dtype)});
+    Storage& storage = storages[number->second];
+    storage.begin = std::min(storage.begin, form.offset);
+    storage.end = std::max(storage.end, end);
   }
   std::vector<std::pair<std::string, PickledTensor>> tensors;
   const auto add = [&](const std::string& name, const std::string& kept) {
     const TensorForm& form = forms.at(kept);
-    const Storage& storage = storages.at(storage_of(kept, form));
+    const std::size_t number = numbers.at(storage_of(kept, form));
+    const Storage& storage = storages[number];
     const bool typed = dtype_of(form.dtype)->storage != nullptr;
     const std::int64_t numel = storage.end - storage.begin;
-    tensors.push_back(
-        {name,
-         {{storage.key, form.dtype, typed ? numel : numel * static_cast<std::int64_t>(storage.item)},
-          form.dtype,
-          form.offset - storage.begin,
-          form.sizes,
-          form.strides}});
+    tensors.push_back({name,
+                       {{std::to_string(number), form.dtype,
+                         typed ? numel : numel * static_cast<std::int64_t>(storage.item)},
+                        form.dtype,
+                        form.offset - storage.begin,
+                        form.sizes,
+                        form.strides}});
   };
   for (const auto& [name, form] : forms) add(name, name);
   for (const auto& [name, kept] : layout.same) add(name, kept);
@@ -244,15 +246,16 @@ SinkLayout torch_layout(const fs::path& path, TensorForms forms) {
   };
   add_text("data.pkl", write_pickle(tensors));
   add_text("byteorder", "little");
-  std::map<std::string, std::uint64_t> begins;  // by key
-  for (const auto& [name, storage] : storages)
-    begins[storage.key] = zip.add(folder + "data/" + storage.key,
-                                  static_cast<std::uint64_t>(storage.end - storage.begin) * storage.item);
+  std::vector<std::uint64_t> begins;
+  for (const Storage& storage : storages)
+    begins.push_back(zip.add(folder + "data/" + std::to_string(begins.size()),
+                             static_cast<std::uint64_t>(storage.end - storage.begin) * storage.item));
   add_text("version", "3\n");
   for (auto& [name, form] : forms) {
-    const Storage& storage = storages.at(storage_of(name, form));
+    const std::size_t number = numbers.at(storage_of(name, form));
+    const Storage& storage = storages[number];
     const std::uint64_t begin =
-        begins.at(storage.key) + static_cast<std::uint64_t>(form.offset - storage.begin) * storage.item;
+        begins[number] + static_cast<std::uint64_t>(form.offset - storage.begin) * storage.item;
     layout.places.emplace(name, SinkLayout::Place{0, begin, form});
   }
   layout.files.push_back({path, zip.bytes(), [zip, texts](std::byte* file) {

@@ -204,6 +204,27 @@ TEST_F(Sinks, SeveralRanksWriteOneFile) {
   }
 }
 
+// The addresses of storages differ between processes.
+TEST_F(Sinks, SeveralRanksAgreeOnStorages) {
+  const at::Tensor one = at::arange(100), other = at::arange(100, 300);
+  const Tensors all{{"a", one.narrow(0, 0, 50)},
+                    {"b", one.narrow(0, 50, 50)},
+                    {"c", other.narrow(0, 0, 80)},
+                    {"d", other.narrow(0, 80, 120)}};
+  std::unique_ptr<Sink> sinks[2];
+  for (int rank = 0; rank < 2; ++rank) {
+    TensorForms forms = forms_of(all);
+    forms.at("a").storage = forms.at("b").storage = rank == 0 ? "1" : "2";
+    forms.at("c").storage = forms.at("d").storage = rank == 0 ? "2" : "1";
+    sinks[rank] = create_sink(path("file.pt"), {.rank = rank, .ranks = 2});
+    sinks[rank]->declare(forms);
+  }
+  for (const auto& [name, tensor] : all) sinks[name == "a" ? 0 : 1]->write(name, tensor);
+  sinks[1]->finish();
+  sinks[0]->finish();
+  expect_holds(path("file.pt"), all);
+}
+
 TEST_F(Sinks, AnUnfinishedFileLeavesTheEarlierOne) {
   for (const char* name : {"file.safetensors", "file.pt"}) {
     const Tensors old{{"x", at::zeros({3})}};
