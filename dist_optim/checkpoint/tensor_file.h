@@ -39,8 +39,8 @@ struct TensorFile {
 // format cannot store it; those of weights::write_whole().
 WEFT_EXPORT std::uint32_t write_tensor_file(const std::filesystem::path& path, const TensorFile& contents);
 
-// failed_precondition: the file is damaged or not of this format. Lengths in the file are checked against its
-// size before memory is allocated.
+// failed_precondition: the file is damaged or not of this format. unsupported: LibTorch lacks a dtype of it.
+// Lengths in the file are checked against its size before memory is allocated.
 WEFT_EXPORT TensorFile read_tensor_file(const std::filesystem::path& path);
 
 using TensorForm = weights::TensorForm;  // only the type and the shape are used
