@@ -1,4 +1,4 @@
-// weft-weights: lists and converts files of tensors. `weft weights` runs it; it is a program of its own
+// weft-weights: lists and converts files of tensors. `weft weights` runs it; it is a separate program
 // because it needs LibTorch. docs/weft_tool.md
 #include <weft/parallel/weights/sink.h>
 #include <weft/parallel/weights/source.h>
@@ -24,15 +24,23 @@ struct Options {
   bool notes = false, no_checksums = false;
 };
 
+// A text of the file, which must not look like another line.
+std::string on_one_line(const std::string& text) {
+  std::string line;
+  for (const char each : tool::printable(text))
+    line += each == '\n' ? std::string("\\n") : std::string(1, each);
+  return line;
+}
+
 void list(const Options& options) {
   const auto source = weights::open_source(options.file, {.checksums = false});
   std::size_t width = 0;
-  for (const auto& [name, form] : source->tensors()) width = std::max(width, tool::printable(name).size());
+  for (const auto& [name, form] : source->tensors()) width = std::max(width, on_one_line(name).size());
   double bytes = 0;
   for (const auto& [name, form] : source->tensors()) {
     const std::string text = weights::to_text(form);
     const std::size_t shape = text.find('[');
-    std::printf("%-*s  %-13s  %-20s  %s\n", static_cast<int>(width), tool::printable(name).c_str(),
+    std::printf("%-*s  %-13s  %-20s  %s\n", static_cast<int>(width), on_one_line(name).c_str(),
                 text.substr(0, shape - 1).c_str(), text.substr(shape).c_str(),
                 tool::bytes_text(static_cast<double>(form.bytes())).c_str());
     bytes += static_cast<double>(form.bytes());
@@ -40,7 +48,7 @@ void list(const Options& options) {
   std::printf("%zu tensors, %s\n", source->tensors().size(), tool::bytes_text(bytes).c_str());
   if (options.notes)
     for (const auto& [name, text] : source->notes())
-      std::printf("%s = %s\n", tool::printable(name).c_str(), tool::printable(text).c_str());
+      std::printf("%s = %s\n", on_one_line(name).c_str(), on_one_line(text).c_str());
 }
 
 void convert(const Options& options) {

@@ -33,6 +33,11 @@ class WeightsTest(FolderTest):
         self.assertIn("model.weight  float32        [3, 2]                24 B\n", listed)
         self.assertIn("\nepoch = 12\n", listed)
 
+    def test_lists_each_name_on_one_line(self):
+        header = rb'{"a\u001b\nb":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}'
+        (pathlib.Path(self.folder) / "odd.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+        self.assertEqual(self.printed("odd.safetensors").splitlines()[0].split()[0], r"a\u001b\nb")
+
     def test_converts_between_all_formats(self):
         listed = self.printed(DATA / "types.safetensors")
         source = DATA / "types.safetensors"
