@@ -52,7 +52,7 @@ class WEFT_EXPORT ShmHandshake final : public std::enable_shared_from_this<ShmHa
   ShmHandshake(Socket socket, std::shared_ptr<Loop> loop, const ShmOptions& options, std::string description,
                Done done, std::shared_ptr<void> kept = nullptr);
 
-  const std::shared_ptr<Loop>& loop() const { return loop_; }
+  const std::shared_ptr<Loop>& loop() const { return loop_; }  // of the socket
   // Connects the socket, and then begins.
   void connect(const asio::local::stream_protocol::endpoint& where);
   void begin();  // over a connected socket; call on the loop

@@ -50,15 +50,16 @@ struct WEFT_EXPORT ShmHello {
 struct WEFT_EXPORT ShmAnswer {
   static constexpr std::size_t size = 16;
   using Bytes = std::array<std::byte, size>;  // on the socket
+  // The first eight bytes.
   enum Kind : std::uint64_t {
     proof = 0x666f6f72702d6d68,    // "hm-proof"
     verdict = 0x7463696472657600,  // "\0verdict"
   };
 
-  Kind kind;
-  std::uint64_t value;
+  Kind kind;            // what is answered
+  std::uint64_t value;  // the proof, or the verdict
 
-  Bytes encode() const;
+  Bytes encode() const;  // kind and value
   // Returns the value. Throws protocol_error if the bytes are not an answer of this kind.
   static std::uint64_t decode(Kind kind, std::span<const std::byte, size> bytes);
 };

@@ -64,13 +64,13 @@ class WEFT_EXPORT RingEnd {
   template <class Byte, class Ready, class Copy, class Publish>
   std::size_t move(std::span<const std::span<Byte>> spans, Ready ready, Copy copy, Publish publish);
 
-  RingControl& control_;
-  std::byte* const data_;
-  const std::size_t capacity_;
-  Doorbell& bell_;
-  std::uint64_t position_ = 0;
+  RingControl& control_;              // in shared memory
+  std::byte* const data_;             // the ring's bytes, in shared memory
+  const std::size_t capacity_;        // bytes
+  Doorbell& bell_;                    // wakes the other end
+  std::uint64_t position_ = 0;        // of this end
   std::uint64_t other_position_ = 0;  // of the other end, when last read
-  bool broken_ = false;
+  bool broken_ = false;               // the other end's position was invalid
 };
 
 class WEFT_EXPORT RingWriter : private RingEnd {
