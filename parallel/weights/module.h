@@ -21,6 +21,7 @@
 
 namespace weft::weights {
 
+// How load_into() matches a file with a module.
 struct LoadOptions {
   NameMap names = {};    // of the file -> of the module; empty: the same names
   bool strict = true;    // false: names that the file or the module lacks are not an error

@@ -51,8 +51,9 @@ class WEFT_EXPORT Sink {
   virtual void finish() = 0;
 };
 
+// Options of create_sink().
 struct SinkOptions {
-  int rank = 0, ranks = 1;
+  int rank = 0, ranks = 1;  // the rank of this sink, and the number of ranks that write the file
   // Of a folder: a new shard begins if the next tensor would make the shard larger than this.
   std::uint64_t max_shard_bytes = 5'000'000'000;
 };
@@ -62,16 +63,16 @@ struct SinkOptions {
 //     notes name it for the others, as safetensors' save_model() does. Tensors that share a part of their
 //     memory are written separately.
 //   - *.pt, *.pth, *.bin: a dictionary that torch.load() reads, also with weights_only=True. Tensors that
-//   share
-//     memory share it in the file. It has no place for notes, and drops them.
+//     share memory share it in the file. It has no place for notes, and drops them.
 //   - a folder, which exists or has no extension: shards model-00001-of-00003.safetensors, and
 //     model.safetensors.index.json. Earlier shards are removed when the index is replaced.
 // invalid_argument: another extension.
 WEFT_EXPORT std::unique_ptr<Sink> create_sink(const std::filesystem::path& path, SinkOptions options = {});
 
+// What copy() and save() change.
 struct SaveOptions {
-  NameMap names = {};  // -> of the file; empty: the same names
-  std::map<std::string, std::string> notes = {};
+  NameMap names = {};                             // -> of the file; empty: the same names
+  std::map<std::string, std::string> notes = {};  // added to those of the source
   std::optional<at::ScalarType> dtype = {};  // of all floating-point tensors in the file; empty: their own
 };
 

@@ -17,6 +17,7 @@
 namespace weft::weights {
 
 struct WEFT_EXPORT Slice {
+  // A part of one dimension.
   struct Extent {
     std::int64_t dim, begin, end;  // the indices from `begin` to before `end`
   };

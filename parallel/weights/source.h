@@ -30,8 +30,8 @@ class WEFT_EXPORT Source {
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
 
-  const TensorForms& tensors() const { return tensors_; }
-  const TensorForm& form(const std::string& name) const;  // not_found: no tensor has this name
+  const TensorForms& tensors() const { return tensors_; }  // by name
+  const TensorForm& form(const std::string& name) const;   // not_found: no tensor has this name
   // What the file says in addition to the tensors: the metadata of safetensors, or the numbers and texts of a
   // file of torch.save by their paths.
   const std::map<std::string, std::string>& notes() const { return notes_; }
@@ -47,11 +47,13 @@ class WEFT_EXPORT Source {
                     bool convert = false) const = 0;
 
  protected:
+  // What the functions of these names return.
   TensorForms tensors_;
   std::map<std::string, std::string> notes_;
   std::string description_;
 };
 
+// Options of open_source().
 struct OpenOptions {
   // Whether a checksum of a storage in the file is checked when its first element is used, which reads all
   // of the storage. If false, a rank that uses slices reads only the bytes of these slices. safetensors has

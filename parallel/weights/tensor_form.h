@@ -21,12 +21,14 @@ struct WEFT_EXPORT TensorForm {
   // Tensors with the same storage share memory: tied parameters, or parts of one tensor. Empty: not shared.
   std::string storage = {};
 
+  // The number of elements, and of their bytes.
   std::int64_t numel() const;
   std::uint64_t bytes() const { return static_cast<std::uint64_t>(numel()) * c10::elementSize(dtype); }
   // Whether both are the same elements of one storage.
   bool is_same_as(const TensorForm& other) const;
 };
 
+// Tensors by name.
 using TensorForms = std::map<std::string, TensorForm>;
 
 // The form of each tensor. Tensors of one process that share memory get the same `storage`. invalid_argument,
