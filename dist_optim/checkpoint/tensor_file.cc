@@ -113,8 +113,20 @@ std::uint32_t write_tensor_file(const std::filesystem::path& path,
   return crc;
 }
 
+namespace {
+
+// Only a damaged file of weft has a type that LibTorch lacks.
+weights::SafetensorsHeader header_of(const weights::CheckedFile& file) try {
+  return weights::read_safetensors_header(file);
+} catch (const rpc::Error& error) {
+  if (error.kind() != rpc::ErrorKind::unsupported) throw;
+  throw rpc::Error(rpc::ErrorKind::failed_precondition, error.what());
+}
+
+}  // namespace
+
 TensorFileReader::TensorFileReader(const std::filesystem::path& path) : file_(path, O_RDONLY) {
-  weights::SafetensorsHeader header = weights::read_safetensors_header(file_);
+  weights::SafetensorsHeader header = header_of(file_);
   forms_ = std::move(header.forms);
   places_ = std::move(header.places);
   notes_ = std::move(header.notes);
