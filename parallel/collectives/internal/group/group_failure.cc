@@ -103,7 +103,7 @@ void GroupFailure::left(int rank, std::uint64_t completed) {
 }
 
 void GroupFailure::check_left() {
-  for (const auto [rank, completed] : left_)
+  for (const auto& [rank, completed] : left_)
     if (refused_.contains(rank) ||
         std::any_of(parts_.begin(), parts_.end(), [&](auto* part) { return part->awaits(rank, completed); }))
       return fail_now(rpc::ErrorKind::shut_down,
