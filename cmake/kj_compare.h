@@ -1,4 +1,4 @@
-// Included first by clang 16 and later with a Cap'n Proto before 1.0 (WeftCompiler.cmake): its <capnp/blob.h> compares
+// Included first by clang 16 and later with a Cap'n Proto before 1.0 (CMakeLists.txt): its <capnp/blob.h> compares
 // text in a way that C++20 as corrected by P2468 refuses, in functions that weft does not call.
 #pragma once
 
