@@ -60,10 +60,14 @@ std::shared_ptr<PassState> AutogradLayer::create() {
 std::shared_ptr<PassState> AutogradLayer::find(const PassId& id) {
   rpc::MutexLock lock(mutex_);
   const auto found = passes_.find(id);
-  if (found == passes_.end())
-    throw rpc::Error(rpc::ErrorKind::not_found, to_string(id) + " does not exist on " + core_->id().name +
-                                                    ": it was released, or never reached this agent");
-  return found->second;
+  if (found != passes_.end()) return found->second;
+  check_not_failed(id);
+  throw rpc::Error(rpc::ErrorKind::not_found, to_string(id) + " does not exist on " + core_->id().name +
+                                                  ": it was released, or never reached this agent");
+}
+
+void AutogradLayer::check_not_failed(const PassId& id) const {
+  if (const auto* cause = failed_.find(id)) std::rethrow_exception(*cause);
 }
 
 std::shared_ptr<PassState> AutogradLayer::find_if_known(const PassId& id) {
@@ -90,7 +94,10 @@ std::shared_ptr<PassState> AutogradLayer::join(const PassId& id, const rpc::Agen
     const auto* numbers = ended_.find(id.origin);
     ended = numbers != nullptr && numbers->contains(id.number);
   }
-  if (ended) throw rpc::Error(rpc::ErrorKind::failed_precondition, to_string(id) + " was released");
+  if (ended) {
+    check_not_failed(id);
+    throw rpc::Error(rpc::ErrorKind::failed_precondition, to_string(id) + " was released");
+  }
   return passes_[id] = std::make_shared<PassState>(shared_from_this(), id);
 }
 
@@ -143,6 +150,7 @@ void AutogradLayer::release(const PassId& id, std::exception_ptr error) {
   {
     rpc::MutexLock lock(mutex_);
     if (auto node = passes_.extract(id)) pass = std::move(node.mapped());
+    if (pass != nullptr && error != nullptr) failed_.add(id, error);
     if (!is_own(id)) {
       auto& numbers = ended_.add(id.origin).first;
       numbers.insert(id.number);

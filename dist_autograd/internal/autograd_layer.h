@@ -67,7 +67,8 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
 
   // Creates a pass of this agent.
   std::shared_ptr<PassState> create();
-  std::shared_ptr<PassState> find(const PassId& id);           // throws not_found
+  // Throws not_found if the pass is not here, and the error that ended it if it failed.
+  std::shared_ptr<PassState> find(const PassId& id);
   std::shared_ptr<PassState> find_if_known(const PassId& id);  // null: the pass is not here
   // Finds or creates the pass. Throws an error if the pass has ended. from: the sender of the message that
   // names the pass. oldest: the message's PassSection::oldest, which is ignored unless `from` is the origin.
@@ -112,6 +113,10 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   // ends with its sender's part of the pass.
   static constexpr std::size_t max_origins = 4096, max_ranges = 1024;
   rpc::RecentMap<std::uint64_t, rref::protocol::NumberSet> ended_ WEFT_GUARDED_BY(mutex_){max_origins};
+  // The errors that ended the latest failed passes: a call that arrives afterwards reports the cause.
+  static constexpr std::size_t max_failed = 256;
+  rpc::RecentMap<PassId, std::exception_ptr> failed_ WEFT_GUARDED_BY(mutex_){max_failed};
+  void check_not_failed(const PassId& id) const WEFT_REQUIRES(mutex_);
   // Whether this agent created the pass.
   bool is_own(const PassId& id) const { return id.origin == core_->id().incarnation; }
 };

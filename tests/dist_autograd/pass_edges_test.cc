@@ -267,12 +267,22 @@ TEST_F(PassEdges, TheDeathOfAWorkerReachedOnlyByANestedCall) {
   const at::Tensor other = along(told, {"worker2", "worker3"}, leaf());
   cluster.kill(3);
   EXPECT_THROW(got(pass.backward(sum.sum())), rpc::Error);
-  EXPECT_NE(message_of([&] { got(told.backward(other.sum())); }).find("worker3"), std::string::npos)
-      << "worker0 has heard of the loss by now";
+  const std::string failure = message_of([&] { got(told.backward(other.sum())); });
+  EXPECT_NE(failure.find("worker3"), std::string::npos) << failure;
   Pass next{cluster[0]};
   const at::Tensor x = leaf();
   got(next.backward(along(next, {"worker2"}, x).sum()));
   EXPECT_TRUE(next.gradient(x).defined()) << "the others go on";
+}
+
+// A call of the initiator may arrive after the pass has ended here, and before the initiator has heard of it.
+TEST_F(PassEdges, AWorkerThatHasEndedAFailedPassReportsTheCause) {
+  Pass pass{cluster[0]};
+  along(pass, {}, leaf());
+  const auto layer = AutogradLayer::of(*cluster[1].core());
+  layer->release(pass.id(), std::make_exception_ptr(rpc::Error(ErrorKind::peer_lost, "worker3 is gone")));
+  EXPECT_EQ(message_of([&] { layer->find(pass.id()); }), "worker3 is gone");
+  EXPECT_EQ(kind_of([&] { layer->join(pass.id(), cluster[0].id(), 0); }), ErrorKind::peer_lost);
 }
 
 TEST_F(PassEdges, AReleaseByTheInitiatorDuringABackward) {
