@@ -66,8 +66,12 @@ rpc::Task<void> ask(rpc::Agent& agent) {
 rpc::Task<void> run(rpc::Job& job) {
   rpc::Agent& agent = job.agent();
   agent.serve(std::make_shared<Replica>(agent.name()));
+  if (job.rank() != 0) {
+    co_await job.join();  // not wait_for(4): a replica may have died before this one looks
+    co_return;
+  }
   co_await job.wait_for(4);
-  if (job.rank() == 0) co_await ask(agent);
+  co_await ask(agent);
 }
 
 int main(int argc, char** argv) {

@@ -1,4 +1,5 @@
 """Shared by the tests of the examples: running programs, observed by their output."""
+import contextlib
 import csv
 import os
 import pathlib
@@ -65,11 +66,16 @@ class Program:
         try:
             status = self.process.wait(timeout=within)
         except subprocess.TimeoutExpired:
+            with contextlib.suppress(queue.Empty):
+                self._take_lines(0)
             raise AssertionError(f"still runs after {within} s:\n{self.output()}") from None
-        while (line := self._queue.get(timeout=PATIENCE)) is not None:
+        self._take_lines(PATIENCE)
+        return status
+
+    def _take_lines(self, within):
+        while (line := self._queue.get(timeout=within)) is not None:
             self.lines.append(line)
         self._queue.put(None)
-        return status
 
     def output(self):
         return "\n".join(self.lines)
