@@ -21,6 +21,22 @@ const TensorForm& Source::form(const std::string& name) const {
   return found->second;
 }
 
+at::Tensor Source::part_to_read(const std::string& name, const at::Tensor& to, const Slice& slice,
+                                bool convert, const at::Tensor& whole) const {
+  const TensorForm& its_form = form(name);
+  const std::string what = description_ + ": '" + name + "'";
+  const auto refuse = [&](const std::string& why) {
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, what + why);
+  };
+  if (!to.defined()) refuse(" cannot be read into a tensor that is not defined");
+  const std::string target = ", the tensor to fill is " + to_text({to.scalar_type(), to.sizes().vec()});
+  if (to.scalar_type() != its_form.dtype && !convert) refuse(" is " + to_text(its_form) + target);
+  at::Tensor part = slice.of(whole, what);
+  if (part.sizes() != to.sizes())
+    refuse(" has a slice of " + to_text({its_form.dtype, part.sizes().vec()}) + target);
+  return part;
+}
+
 namespace {
 
 // A name whose note is the name of a tensor is that tensor under another name (safetensors' save_model()).
@@ -94,15 +110,16 @@ std::shared_ptr<Source> open_source(const fs::path& path, OpenOptions options) {
   if (fs::is_directory(path, ignored)) {
     for (const char* name : {whole_name, index_name})
       if (fs::exists(path / name, ignored)) return open_source(path / name, options);
-    throw rpc::Error(rpc::ErrorKind::failed_precondition,
-                     path.string() + ": has neither " + whole_name + " nor " + index_name);
+    if (fs::exists(path / dcp_metadata, ignored)) return open_dcp(path, options);
+    throw rpc::Error(rpc::ErrorKind::failed_precondition, path.string() + ": has neither " + whole_name +
+                                                              " nor " + index_name + " nor " + dcp_metadata);
   }
   if (path.filename().string().ends_with(".json")) return open_index(path);
   char first[4] = {};
   const CheckedFile file(path, O_RDONLY);
   if (file.size() >= sizeof first) file.read_at(0, first, sizeof first);
   const std::string_view magic(first, sizeof first);
-  if (magic == "PK\3\4") return open_torch_file(path, options);
+  if (magic == "PK\3\4") return open_torch_file(std::make_shared<const MappedFile>(path), options);
   if (magic == "\x80\2\x8a\n")
     throw rpc::Error(rpc::ErrorKind::unsupported,
                      path.string() +

@@ -38,7 +38,8 @@ class WEFT_EXPORT Source {
   const std::string& description() const { return description_; }  // the file's path, for messages
 
   // The tensor in mapped memory, with its strides; its pages are read when they are used. The view keeps the
-  // file open. If a program writes to a view, it changes a private copy of the page.
+  // file open. If a program writes to a view, it changes a private copy of the page. A tensor that is not
+  // aligned in the file, or is in several pieces, is a copy.
   virtual at::Tensor view(const std::string& name) const = 0;
   // Fills `to` (of the slice's shape, on any device) with the elements of a slice. invalid_argument: the
   // slice is not in the tensor, or `to` has another shape, or another dtype and `convert` is false. Values
@@ -47,6 +48,11 @@ class WEFT_EXPORT Source {
                     bool convert = false) const = 0;
 
  protected:
+  // The elements of a slice of `whole`, the tensor `name`, with which read() fills `to`. Errors: those of
+  // read().
+  at::Tensor part_to_read(const std::string& name, const at::Tensor& to, const Slice& slice, bool convert,
+                          const at::Tensor& whole) const;
+
   // What the functions of these names return.
   TensorForms tensors_;
   std::map<std::string, std::string> notes_;
@@ -68,6 +74,8 @@ struct OpenOptions {
 //   - a file of torch.save. The names are paths through its dictionaries and lists, joined by '.':
 //     "model.layer.weight" of {"model": {"layer.weight": ...}}. A file that is one tensor has the name
 //     "tensor". Names that are equal as paths are refused.
+//   - a folder of torch.distributed.checkpoint (".metadata" and *.distcp). Its numbers and texts are notes.
+//     Tensors that are in several pieces are put together in memory by view().
 WEFT_EXPORT std::shared_ptr<Source> open_source(const std::filesystem::path& path, OpenOptions options = {});
 
 }  // namespace weft::weights

@@ -15,12 +15,14 @@
 
 namespace weft::weights {
 
-// A mapped file. Thread-safe. Private: writes to the memory do not reach the file.
+// A mapped file, or a part of one. Thread-safe. Private: writes to the memory do not reach the file.
 class MappedFile {
  public:
   enum class Access { read, write };  // write: writes to the memory reach the file, which has its final size
   explicit MappedFile(const std::filesystem::path& path);
   explicit MappedFile(std::shared_ptr<CheckedFile> file, Access access);
+  // The `size` bytes from `begin` on, which are in `whole`. Places in it count from its begin.
+  MappedFile(std::shared_ptr<const MappedFile> whole, std::uint64_t begin, std::uint64_t size);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -31,9 +33,19 @@ class MappedFile {
   std::string_view text(std::uint64_t begin, std::uint64_t bytes) const {
     return {reinterpret_cast<const char*>(data_) + begin, bytes};
   }
+  // Reads from the file, not from the mapped memory.
+  void read_at(std::uint64_t begin, void* to, std::size_t bytes) const {
+    file_->read_at(begin_ + begin, to, bytes);
+  }
+  // For messages: the path, and the place of a part. fail() throws failed_precondition, refuse() unsupported.
+  std::string description() const;
+  [[noreturn]] void fail(const std::string& what) const;
+  [[noreturn]] void refuse(const std::string& what) const;
 
  private:
+  const std::shared_ptr<const MappedFile> whole_;  // null: this is no part
   const std::shared_ptr<CheckedFile> file_;
+  const std::uint64_t begin_ = 0;  // in the file
   std::uint64_t size_ = 0;
   std::byte* data_ = nullptr;
 };
@@ -79,6 +91,12 @@ at::Tensor mapped_tensor(const std::shared_ptr<const MappedFile>& file, std::uin
                          const TensorForm& form);
 
 std::shared_ptr<MappedSource> open_safetensors(const std::filesystem::path& path);
-std::shared_ptr<MappedSource> open_torch_file(const std::filesystem::path& path, OpenOptions options);
+// root: the name of a file that is one tensor, and the begin of all other names. Empty: as open_source()
+// says.
+std::shared_ptr<MappedSource> open_torch_file(std::shared_ptr<const MappedFile> file, OpenOptions options,
+                                              const std::string& root = "");
+// A folder of torch.distributed.checkpoint.
+inline constexpr auto dcp_metadata = ".metadata";
+std::shared_ptr<Source> open_dcp(const std::filesystem::path& folder, OpenOptions options);
 
 }  // namespace weft::weights

@@ -28,7 +28,8 @@ enum class Callable : std::int64_t {
   encode,
   complex,
   storage,
-  dtype
+  dtype,
+  record  // record + i: the class i of the caller
 };
 
 struct KnownGlobal {
@@ -91,6 +92,7 @@ enum Code : char {
   tuple1 = '\x85',
   tuple2 = '\x86',
   tuple3 = '\x87',
+  new_object = '\x81',
   new_true = '\x88',
   new_false = '\x89',
   long1 = '\x8a',
@@ -109,7 +111,8 @@ enum Code : char {
 
 class Unpickler {
  public:
-  Unpickler(std::string_view pickle, const RefusePickle& refuse) : pickle_(pickle), refuse_to_(refuse) {}
+  Unpickler(std::string_view pickle, const RefusePickle& refuse, std::span<const std::string_view> records)
+      : pickle_(pickle), refuse_to_(refuse), records_(records) {}
 
   Pickled run() {
     result_.values = {{Kind::plain, "None"}, {Kind::plain, "False"}, {Kind::plain, "True", 1}};
@@ -227,11 +230,16 @@ class Unpickler {
                    static_cast<std::int64_t>(Callable::storage)});
     if (const Dtype* const dtype = of_torch ? dtype_of_torch(name) : nullptr; dtype != nullptr)
       return push({Kind::global, dtype->torch, static_cast<std::int64_t>(Callable::dtype)});
+    if (const auto found = std::find(records_.begin(), records_.end(), full); found != records_.end())
+      return push(
+          {Kind::global, full, static_cast<std::int64_t>(Callable::record) + (found - records_.begin())});
     refuse("the file names the global '" + full.substr(0, max_text) +
                "', which is refused: only tensors, containers and plain values are read",
            true);
   }
-  Callable callable_of(const PickledValue& value) const { return static_cast<Callable>(value.number); }
+  Callable callable_of(const PickledValue& value) const {
+    return static_cast<Callable>(std::min(value.number, static_cast<std::int64_t>(Callable::record)));
+  }
 
   std::vector<std::int64_t> numbers_of(Index index) {
     std::vector<std::int64_t> numbers;
@@ -292,6 +300,11 @@ class Unpickler {
   void call(Index function, Index arguments) {
     const PickledValue callee = expect(function, Kind::global, "a function to call");
     const std::size_t size = expect(arguments, Kind::sequence, "a tuple of arguments").items.size();
+    if (callable_of(callee) == Callable::record)
+      return push({Kind::record,
+                   {},
+                   callee.number - static_cast<std::int64_t>(Callable::record),
+                   std::vector<Index>{arguments}});
     if (size > 8) refuse("'" + callee.text + "' has " + std::to_string(size) + " arguments");
     const std::vector<Index> args = at(arguments).items;
     const auto expect_arguments = [&](std::size_t least, std::size_t most) {
@@ -336,6 +349,7 @@ class Unpickler {
         return push(PickledValue{Kind::opaque});
       case Callable::storage:
       case Callable::dtype:
+      case Callable::record:
         break;
     }
     refuse("'" + callee.text + "' is called, expected a function");
@@ -466,15 +480,28 @@ class Unpickler {
         const Index arguments = pop_one(), function = pop_one();
         return call(function, arguments), true;
       }
-      case build:  // of an OrderedDict: attributes such as _metadata, which no tensor is in
-        pop_one();
-        return expect(top(), Kind::dictionary, "an OrderedDict"), true;
+      case new_object: {
+        if (records_.empty()) break;
+        const Index arguments = pop_one(), type = pop_one();
+        if (callable_of(expect(type, Kind::global, "a class")) != Callable::record)
+          refuse("'" + at(type).text + "' has no objects");
+        return call(type, arguments), true;
+      }
+      case build: {
+        const Index state = pop_one(), built = top();
+        if (at(built).kind != Kind::record)  // attributes such as _metadata, which no tensor is in
+          return expect(built, Kind::dictionary, "an OrderedDict"), true;
+        if (at(built).items.size() != 1) refuse("an object has two states");
+        count(1);
+        return at(built).items.push_back(state), true;
+      }
     }
     refuse("the code " + std::to_string(static_cast<unsigned char>(code)) + " is not known", true);
   }
 
   const std::string_view pickle_;
   const RefusePickle& refuse_to_;
+  const std::span<const std::string_view> records_;
   std::size_t at_ = 0, begin_ = 0;  // begin_: of the code that runs
   std::size_t items_ = 0;           // of all containers
   Pickled result_;
@@ -544,8 +571,9 @@ class Pickler {
 
 }  // namespace
 
-Pickled read_pickle(std::string_view pickle, const RefusePickle& refuse) {
-  return Unpickler(pickle, refuse).run();
+Pickled read_pickle(std::string_view pickle, const RefusePickle& refuse,
+                    std::span<const std::string_view> records) {
+  return Unpickler(pickle, refuse, records).run();
 }
 
 std::string write_pickle(const std::vector<std::pair<std::string, PickledTensor>>& tensors) {

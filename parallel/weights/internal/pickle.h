@@ -1,8 +1,9 @@
 // A restricted reader of pickles: what torch.save() writes of tensors, containers and plain values.
 //
 // It knows tensors, parameters, OrderedDict, dict, list, tuple, set, numbers, bool, None, bytes, text,
-// torch.Size, dtype and device, and refuses everything else. It calls nothing that a pickle names: a global
-// is one of a fixed table, or an error. Values are in one array and refer to each other by index, so that
+// torch.Size, dtype and device, the objects of the classes that the caller lists, and refuses everything
+// else. It calls nothing that a pickle names: a global is one of a fixed table or of the caller's list, or an
+// error. Values are in one array and refer to each other by index, so that
 // neither nesting nor cycles can exhaust the stack; the array is at most as long as the pickle has bytes.
 // Pure functions.
 #pragma once
@@ -11,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,12 +44,16 @@ struct PickledValue {
     dictionary,
     tensor,
     storage,
-    global
+    global,
+    record  // an object of one of the caller's classes
   };
   Kind kind = Kind::opaque;
   std::string text = {};
-  std::int64_t number = 0;                // of an integer or a bool; of a tensor or storage: its index
-  std::vector<std::uint32_t> items = {};  // of a sequence; of a dictionary: key, value, key, value, ...
+  // Of an integer or a bool; of a tensor or storage: its index; of a record: the index of its class.
+  std::int64_t number = 0;
+  // Of a sequence; of a dictionary: key, value, key, value, ...; of a record: the sequence of its arguments,
+  // and its state, if it has one.
+  std::vector<std::uint32_t> items = {};
 };
 
 struct Pickled {
@@ -60,7 +66,9 @@ struct Pickled {
 // refuse: throws an error with the given text, which names the byte. The first argument is true if the pickle
 // is well-formed, but has something that this reader does not know.
 using RefusePickle = std::function<void(bool unsupported, const std::string& why)>;
-Pickled read_pickle(std::string_view pickle, const RefusePickle& refuse);
+// records: "module.name" of classes and functions whose objects and results are read as records.
+Pickled read_pickle(std::string_view pickle, const RefusePickle& refuse,
+                    std::span<const std::string_view> records = {});
 
 // A pickle of a dictionary of tensors by name.
 std::string write_pickle(const std::vector<std::pair<std::string, PickledTensor>>& tensors);

@@ -23,10 +23,6 @@ constexpr std::uint64_t longest_pickle = std::uint64_t{64} << 20;
 constexpr std::uint64_t max_notes = std::uint64_t{16} << 20;  // bytes; further notes are left out
 constexpr std::size_t deepest_value = 100, longest_path = 4096;
 
-[[noreturn]] void refuse_file(const MappedFile& file, const std::string& why) {
-  throw rpc::Error(rpc::ErrorKind::unsupported, file.file().path().string() + ": " + why);
-}
-
 // The last element of a tensor and how many it has; -1 if that is more than any memory.
 struct Reach {
   std::int64_t last = 0, numel = 1;
@@ -51,32 +47,31 @@ Reach reach_of(std::int64_t offset, const std::vector<std::int64_t>& sizes,
 
 class TorchFileReader {
  public:
-  TorchFileReader(const fs::path& path, OpenOptions options)
-      : file_(std::make_shared<const MappedFile>(path)),
+  TorchFileReader(std::shared_ptr<const MappedFile> file, OpenOptions options)
+      : file_(std::move(file)),
         options_(options),
-        source_(std::make_shared<MappedSource>(path.string())) {}
+        source_(std::make_shared<MappedSource>(file_->description())) {}
 
-  std::shared_ptr<MappedSource> read() {
+  std::shared_ptr<MappedSource> read(const std::string& root) {
     records_ = read_zip(*file_);
     for (const auto& [name, record] : records_)
       if (name.ends_with("/data.pkl") && name.find('/') == name.size() - 9) {
         if (!folder_.empty())
-          file_->file().fail("is damaged: it has two pickles, '" + folder_ + "data.pkl' and '" + name + "'");
+          file_->fail("is damaged: it has two pickles, '" + folder_ + "data.pkl' and '" + name + "'");
         folder_ = name.substr(0, name.size() - 8);
       }
-    if (folder_.empty())
-      refuse_file(*file_, "is a zip file without data.pkl, so torch.save() has not written it");
+    if (folder_.empty()) file_->refuse("is a zip file without data.pkl, so torch.save() has not written it");
     if (records_.contains(folder_ + "constants.pkl"))
-      refuse_file(*file_, "is a TorchScript module, expected a file of torch.save()");
+      file_->refuse("is a TorchScript module, expected a file of torch.save()");
     if (const std::string order = record_text("byteorder"); !order.empty() && order != "little")
-      refuse_file(*file_, "its bytes are in the order '" + order + "', expected 'little'");
+      file_->refuse("its bytes are in the order '" + order + "', expected 'little'");
     const std::string pickle = record_text("data.pkl");
     pickled_ = read_pickle(pickle, [&](bool unsupported, const std::string& why) {
-      if (unsupported) refuse_file(*file_, why);
-      file_->file().fail("is damaged: " + why);
+      if (unsupported) file_->refuse(why);
+      file_->fail("is damaged: " + why);
     });
     budget_ = 16 * pickle.size() + (std::uint64_t{4} << 20);
-    visit(pickled_.root, "", 0);
+    visit(pickled_.root, root, 0);
     source_->set_notes(std::move(notes_));
     return source_;
   }
@@ -87,11 +82,11 @@ class TorchFileReader {
     if (found == records_.end()) return {};
     const ZipRecord& record = found->second;
     if (record.size > longest_pickle)
-      file_->file().fail("its record '" + name + "' has " + std::to_string(record.size) +
-                         " bytes, expected at most " + std::to_string(longest_pickle));
+      file_->fail("its record '" + name + "' has " + std::to_string(record.size) +
+                  " bytes, expected at most " + std::to_string(longest_pickle));
     if (options_.checksums && crc32_of(file_->data() + record.begin, record.size) != record.crc)
-      file_->file().fail("is damaged: its record '" + name + "' at byte " + std::to_string(record.begin) +
-                         " has another checksum than its directory says" + checksum_remedy);
+      file_->fail("is damaged: its record '" + name + "' at byte " + std::to_string(record.begin) +
+                  " has another checksum than its directory says" + checksum_remedy);
     return std::string(file_->text(record.begin, record.size));
   }
 
@@ -101,8 +96,8 @@ class TorchFileReader {
     const std::uint64_t cost =
         value.kind == PickledValue::Kind::tensor ? path.size() + 256 : 1 + path.size() / 64;
     if (depth > deepest_value || path.size() > longest_path || cost > budget_)
-      file_->file().fail("is damaged: its dictionaries are nested too deep, or contain themselves, at '" +
-                         path.substr(0, 80) + "'");
+      file_->fail("is damaged: its dictionaries are nested too deep, or contain themselves, at '" +
+                  path.substr(0, 80) + "'");
     budget_ -= cost;
     const auto below = [&](const std::string& name) { return path.empty() ? name : path + "." + name; };
     switch (value.kind) {
@@ -117,7 +112,7 @@ class TorchFileReader {
           const PickledValue& key = pickled_.values[value.items[i]];
           using Kind = PickledValue::Kind;
           if (key.kind != Kind::text && key.kind != Kind::integer && key.kind != Kind::plain)
-            refuse_file(*file_, "a key of the dictionary '" + path + "' is not a text or a number");
+            file_->refuse("a key of the dictionary '" + path + "' is not a text or a number");
           visit(value.items[i + 1], below(key.text), depth + 1);
         }
         return;
@@ -131,6 +126,7 @@ class TorchFileReader {
       case PickledValue::Kind::opaque:
       case PickledValue::Kind::storage:
       case PickledValue::Kind::global:
+      case PickledValue::Kind::record:
         return;
     }
   }
@@ -139,17 +135,16 @@ class TorchFileReader {
     const std::string record_name = "data/" + tensor.storage.key;
     const auto record = records_.find(folder_ + record_name);
     if (record == records_.end())
-      file_->file().fail("is damaged: the storage '" + tensor.storage.key + "' of '" + name + "' is missing");
+      file_->fail("is damaged: the storage '" + tensor.storage.key + "' of '" + name + "' is missing");
     const std::uint64_t size = record->second.size, item = c10::elementSize(tensor.dtype);
     const Reach reach = reach_of(tensor.offset, tensor.sizes, tensor.strides);
     if (reach.last < 0 || (reach.numel > 0 && static_cast<std::uint64_t>(reach.last) >= size / item))
-      file_->file().fail("is damaged: '" + name + "' has elements outside of its storage '" +
-                         tensor.storage.key + "' of " + std::to_string(size) + " bytes at byte " +
-                         std::to_string(record->second.begin));
+      file_->fail("is damaged: '" + name + "' has elements outside of its storage '" + tensor.storage.key +
+                  "' of " + std::to_string(size) + " bytes at byte " + std::to_string(record->second.begin));
     TensorForm form{tensor.dtype, tensor.sizes, tensor.strides, tensor.offset, tensor.storage.key};
     if (tensor.conjugate || tensor.negative) form.storage.clear();  // its values are not those of the storage
     if (record->second.begin % 8 != 0)
-      refuse_file(*file_, "its record '" + record_name + "' is not aligned, as torch.save() does it");
+      file_->refuse("its record '" + record_name + "' is not aligned, as torch.save() does it");
     std::shared_ptr<CheckedRecord>& checked = checked_[tensor.storage.key];
     if (checked == nullptr && options_.checksums) {
       checked = std::make_shared<CheckedRecord>();
@@ -161,7 +156,7 @@ class TorchFileReader {
             {file_,
              record->second.begin + (reach.numel == 0 ? 0 : static_cast<std::uint64_t>(tensor.offset) * item),
              checked, tensor.conjugate, tensor.negative}))
-      file_->file().fail("has two tensors whose path is '" + name + "'");
+      file_->fail("has two tensors whose path is '" + name + "'");
   }
 
   const std::shared_ptr<const MappedFile> file_;
@@ -177,8 +172,9 @@ class TorchFileReader {
 
 }  // namespace
 
-std::shared_ptr<MappedSource> open_torch_file(const fs::path& path, OpenOptions options) {
-  return TorchFileReader(path, options).read();
+std::shared_ptr<MappedSource> open_torch_file(std::shared_ptr<const MappedFile> file, OpenOptions options,
+                                              const std::string& root) {
+  return TorchFileReader(std::move(file), options).read(root);
 }
 
 SinkLayout torch_layout(const fs::path& path, TensorForms forms) {

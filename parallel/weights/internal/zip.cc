@@ -27,7 +27,7 @@ T number_at(std::string_view bytes, std::uint64_t at) {
 }
 
 [[noreturn]] void refuse_zip(const MappedFile& file, std::uint64_t at, const std::string& what) {
-  file.file().fail("is damaged: at byte " + std::to_string(at) + ", " + what);
+  file.fail("is damaged: at byte " + std::to_string(at) + ", " + what);
 }
 
 struct Directory {
@@ -134,9 +134,7 @@ std::map<std::string, ZipRecord> read_zip(const MappedFile& file) {
     read_zip64(file, at, file.text(at + entry_size + name_size, extra), {&size, &packed, &header});
     if (number_at<std::uint16_t>(entry, 10) != 0 || (number_at<std::uint16_t>(entry, 8) & 1) != 0 ||
         size != packed)
-      throw rpc::Error(rpc::ErrorKind::unsupported,
-                       file.file().path().string() + ": the record '" + name +
-                           "' is compressed or encrypted, expected a stored one");
+      file.refuse("the record '" + name + "' is compressed or encrypted, expected a stored one");
     if (header > directory.begin || directory.begin - header < local_size ||
         number_at<std::uint32_t>(file.text(header, local_size), 0) != local_magic)
       refuse_zip(file, at, "the record '" + name + "' has no header at byte " + std::to_string(header));

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""python_peer.py FOLDER: checks the files that weft wrote into a folder, and writes them again with PyTorch and safetensors.
+"""python_peer.py FOLDER: checks the files that weft wrote into a folder, and writes them again with PyTorch and safetensors. Also writes checkpoints
+with torch.distributed.checkpoint.
 
 Exit status 77: a package is missing, so nothing was checked.
 """
@@ -12,11 +13,13 @@ try:
     import numpy  # noqa: F401, which torch.frombuffer and safetensors use
     import safetensors.torch
     import torch
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 except ImportError as error:
     print(error)
     sys.exit(77)
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "data"))
+from make_dcp import save_with_ranks  # noqa: E402
 from make_files import TYPES, every_type, tensor  # noqa: E402
 
 
@@ -45,6 +48,10 @@ def main(folder):
     for name in set(index["weight_map"].values()):
         shards |= safetensors.torch.load_file(folder / "weft" / name)
     check_same(shards, of_safetensors, "weft/")
+
+    # A checkpoint of three ranks, and the same as one file, as PyTorch joins it.
+    save_with_ranks(3, str(folder / "dcp"), TYPES, after_step=True)
+    dcp_to_torch_save(folder / "dcp", folder / "dcp.pt")
 
     torch.save(of_torch, folder / "python.pt")
     safetensors.torch.save_file(of_safetensors, folder / "python.safetensors", {"format": "pt"})

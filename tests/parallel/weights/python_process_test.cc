@@ -47,6 +47,12 @@ TEST_F(Python, ReadsAndWritesTheSameFiles) {
     for (const auto& [each, tensor] : *tensors)
       expect_same(source->view(each), tensor, std::string(name) + " " + each);
   }
+  const auto checkpoint = open_source(path("dcp")), joined = open_source(path("dcp.pt"));
+  EXPECT_EQ(checkpoint->tensors().size(), joined->tensors().size());
+  EXPECT_GT(checkpoint->tensors().size(), 2 * std::size(every_type));
+  for (const auto& [each, form] : joined->tensors())
+    expect_same(checkpoint->view(each), joined->view(each), "dcp " + each);
+  EXPECT_EQ(checkpoint->notes(), joined->notes());
 }
 
 }  // namespace

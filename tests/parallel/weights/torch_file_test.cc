@@ -2,7 +2,6 @@
 #include <weft/parallel/weights/source.h>
 
 #include <weft/parallel/weights/internal/dtypes.h>
-#include <weft/parallel/weights/internal/zip.h>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -11,6 +10,7 @@
 #include <cstring>
 #include <limits>
 
+#include "tests/parallel/weights/dcp_folder.h"
 #include "tests/parallel/weights/files.h"
 
 namespace weft::weights::torch_file_test {
@@ -18,30 +18,13 @@ namespace {
 
 using namespace test_files;
 using namespace std::string_literals;
-using Records = std::vector<std::pair<std::string, std::string>>;
 
 class TorchFiles : public Files {
  protected:
-  static std::string zip(const Records& records) {
-    ZipLayout layout;
-    std::vector<std::uint64_t> begins;
-    for (const auto& [name, bytes] : records) begins.push_back(layout.add(name, bytes.size()));
-    std::string file(layout.bytes(), '\0');
-    for (std::size_t i = 0; i < records.size(); ++i)
-      std::memcpy(file.data() + begins[i], records[i].second.data(), records[i].second.size());
-    layout.complete(reinterpret_cast<std::byte*>(file.data()));
-    return file;
-  }
   void expect_pickle_refused(const std::string& pickle, const std::string& what,
                              rpc::ErrorKind kind = rpc::ErrorKind::failed_precondition) const {
-    expect_refused(put("file.pt", zip({{"a/data.pkl", pickle}, {"a/data/0", std::string(16, 'x')}})), what,
-                   kind);
-  }
-  // A tensor of float32 with these pickles of its storage's size, offset, sizes and strides.
-  static std::string tensor(const std::string& numel, const std::string& offset, const std::string& sizes,
-                            const std::string& strides) {
-    return std::string("\x80\2ctorch._utils\n_rebuild_tensor_v2\n((U\7storagectorch\nFloatStorage\nU\1") +
-           "0U\3cpu" + numel + "tQ" + offset + sizes + strides + "\x89}tR.";
+    expect_refused(put("file.pt", torch_zip({{"a/data.pkl", pickle}, {"a/data/0", std::string(16, 'x')}})),
+                   what, kind);
   }
   static std::string integer(std::int64_t number) {
     return "\x8a\x08" + std::string(reinterpret_cast<const char*>(&number), sizeof number);
@@ -186,7 +169,7 @@ TEST_F(TorchFiles, RefuseBombs) {
 TEST_F(TorchFiles, RefuseTensorsOutsideOfTheirStorage) {
   const std::string none = ")", one = "K\1\x85", four = "K\4\x85";
   const auto refuse = [&](const std::string& offset, const std::string& sizes, const std::string& strides) {
-    expect_pickle_refused(tensor("K\4", offset, sizes, strides), "outside of its storage");
+    expect_pickle_refused(tensor_pickle("K\4", offset, sizes, strides), "outside of its storage");
   };
   refuse("K\0"s, "K\5\x85", one);
   refuse("K\1", four, one);
@@ -201,20 +184,22 @@ TEST_F(TorchFiles, RefuseTensorsOutsideOfTheirStorage) {
   refuse("K\0"s, integer(std::int64_t{1} << 40) + integer(std::int64_t{1} << 40) + "\x86", "K\0K\0\x86"s);
   refuse("K\0"s, "K\0"s + integer(std::int64_t{1} << 40) + integer(std::int64_t{1} << 40) + "\x87",
          "K\0K\0K\0\x87"s);
-  expect_pickle_refused(tensor("K\4", "K\0"s, "(" + std::string(130, 'N') + "t", one), "130 dimensions");
-  expect_pickle_refused(tensor("N", "K\0"s, four, one), "the size of a storage");
+  expect_pickle_refused(tensor_pickle("K\4", "K\0"s, "(" + std::string(130, 'N') + "t", one),
+                        "130 dimensions");
+  expect_pickle_refused(tensor_pickle("N", "K\0"s, four, one), "the size of a storage");
   // What is right, to see that the others are refused for what they are.
-  const auto source = open_source(put("right.pt", zip({{"a/data.pkl", tensor("K\4", "K\1", "K\3\x85", one)},
-                                                       {"a/data/0", std::string(16, 'x')}})));
+  const auto source =
+      open_source(put("right.pt", torch_zip({{"a/data.pkl", tensor_pickle("K\4", "K\1", "K\3\x85", one)},
+                                             {"a/data/0", std::string(16, 'x')}})));
   EXPECT_EQ(bytes_of(source->view("tensor")), std::string(12, 'x'));
 }
 
 TEST_F(TorchFiles, RefuseOtherZipFiles) {
   using rpc::ErrorKind;
-  const std::string pickle = tensor("K\4", "K\0"s, "K\4\x85", "K\1\x85"), data(16, 'x');
+  const std::string pickle = tensor_pickle("K\4", "K\0"s, "K\4\x85", "K\1\x85"), data(16, 'x');
   const auto refuse = [&](const Records& records, const std::string& what,
                           ErrorKind kind = ErrorKind::failed_precondition) {
-    expect_refused(put("file.pt", zip(records)), what, kind);
+    expect_refused(put("file.pt", torch_zip(records)), what, kind);
   };
   refuse({{"a/other", "x"}}, "without data.pkl", ErrorKind::unsupported);
   refuse({{"a/data.pkl", pickle}, {"a/constants.pkl", "x"}}, "a TorchScript module", ErrorKind::unsupported);
@@ -229,7 +214,7 @@ TEST_F(TorchFiles, RefuseOtherZipFiles) {
           {"a/data/0", data}},
          "two tensors whose path is 'a.b'");
 
-  const std::string whole = zip({{"a/data.pkl", pickle}, {"a/data/0", data}});
+  const std::string whole = torch_zip({{"a/data.pkl", pickle}, {"a/data/0", data}});
   ASSERT_EQ(open_source(put("right.pt", whole))->tensors().size(), 1U);
   for (std::size_t size = 4; size < whole.size(); size += 7)
     expect_refused(put("file.pt", whole.substr(0, size)), "is damaged");
