@@ -1,5 +1,8 @@
 // weft-weights: lists and converts files of tensors. `weft weights` runs it; it is a separate program
 // because it needs LibTorch. docs/weft_tool.md
+#ifdef WEFT_HAS_CHECKPOINTS
+#include <weft/parallel/sharded/checkpoint/open_checkpoint.h>
+#endif
 #include <weft/parallel/weights/sink.h>
 #include <weft/parallel/weights/source.h>
 #include <weft/rpc/tensor/dtype.h>
@@ -8,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "tools/weft/bytes.h"
 #include "tools/weft/errors.h"
@@ -32,8 +36,17 @@ std::string on_one_line(const std::string& text) {
   return line;
 }
 
+std::shared_ptr<weights::Source> open(const std::string& path, weights::OpenOptions options) {
+#ifdef WEFT_HAS_CHECKPOINTS
+  std::error_code ignored;
+  if (!std::filesystem::exists(path + "/model.safetensors", ignored))  // which may have been exported there
+    if (auto checkpoint = sharded::find_checkpoint(path)) return checkpoint;
+#endif
+  return weights::open_source(path, options);
+}
+
 void list(const Options& options) {
-  const auto source = weights::open_source(options.file, {.checksums = false});
+  const auto source = open(options.file, {.checksums = false});
   std::size_t width = 0;
   for (const auto& [name, form] : source->tensors()) width = std::max(width, on_one_line(name).size());
   double bytes = 0;
@@ -61,7 +74,7 @@ void convert(const Options& options) {
   weights::SaveOptions save;
   if (!prefixes.empty()) save.names = weights::prefixes(prefixes);
   if (!options.dtype.empty()) save.dtype = tensor::dtype_from_name(options.dtype);
-  const auto source = weights::open_source(options.from, {.checksums = !options.no_checksums});
+  const auto source = open(options.from, {.checksums = !options.no_checksums});
   const auto sink = weights::create_sink(
       options.to, {.max_shard_bytes = static_cast<std::uint64_t>(tool::parse_bytes(options.max_shard))});
   weights::copy(*source, *sink, save);
@@ -72,13 +85,16 @@ void convert(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App program(
-      "List or convert a file of tensors: safetensors, an index of its shards, or a file of torch.save().",
+      "List or convert a file of tensors: safetensors, an index of its shards, a file of torch.save(), or "
+      "the "
+      "folder of a checkpoint of torch.distributed.checkpoint or weft.",
       "weft weights");
   auto* file = program.add_option("FILE", options.file, "List its tensors: names, dtypes, shapes and sizes");
   program.add_flag("--notes", options.notes, "Also print what the file says in addition to tensors");
   CLI::App* app = program.add_subcommand(
       "convert", "Copy the tensors into a file of another format, without loading them all");
-  app->add_option("FROM", options.from, "A file, an index of shards, or a folder with one of them")
+  app->add_option("FROM", options.from,
+                  "A file, an index of shards, or a folder with one of them or with a checkpoint")
       ->required();
   app->add_option("TO", options.to,
                   "*.safetensors; *.pt, *.pth or *.bin; or a folder, for shards and their index")
