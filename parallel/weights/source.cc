@@ -111,6 +111,13 @@ std::shared_ptr<Source> open_source(const fs::path& path, OpenOptions options) {
     for (const char* name : {whole_name, index_name})
       if (fs::exists(path / name, ignored)) return open_source(path / name, options);
     if (fs::exists(path / dcp_metadata, ignored)) return open_dcp(path, options);
+    if (fs::exists(path / "__0.metadata", ignored))
+      throw rpc::Error(
+          rpc::ErrorKind::unsupported,
+          path.string() + ": has a .metadata for each rank, expected one; save with use_collectives=True");
+    if (fs::exists(path / "manifest.safetensors", ignored))
+      throw rpc::Error(rpc::ErrorKind::unsupported,
+                       path.string() + ": is a checkpoint of weft, which sharded::open_checkpoint() reads");
     throw rpc::Error(rpc::ErrorKind::failed_precondition, path.string() + ": has neither " + whole_name +
                                                               " nor " + index_name + " nor " + dcp_metadata);
   }

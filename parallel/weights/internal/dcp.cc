@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 
 namespace weft::weights {
@@ -26,15 +27,25 @@ namespace {
 using Value = PickledValue;
 constexpr auto left_out_note = "weft.left_out";
 constexpr std::uint64_t longest_metadata = std::uint64_t{1} << 30;
-constexpr std::size_t max_dims_of_chunks = 64, max_fields = 32;
+constexpr std::size_t longest_name = 4096, max_dims_of_chunks = 64, max_fields = 32;
 constexpr std::int64_t max_elements = std::int64_t{1} << 55;
 constexpr std::uint64_t max_corners = std::uint64_t{1} << 22, max_notes_of_values = std::uint64_t{16} << 20;
 // The places of corners fit into 64 bits: a dimension that is split has at least 2 indices and 3 places of
 // corners, and 2^55 * 1.5^14 < 2^64.
 constexpr std::size_t max_split_dims = 14;
 
-enum class Class : std::int64_t { metadata, tensor, bytes, properties, chunk, index, storage_info };
-// The classes and functions that .metadata may name; the first ones by Class, the others are not used.
+enum class Class : std::int64_t {
+  metadata,
+  tensor,
+  bytes,
+  properties,
+  chunk,
+  index,
+  storage_info,
+  earlier_properties  // of PyTorch before torch.distributed.checkpoint had its own
+};
+// The classes and functions that .metadata may name: those of Class in its order, and others, which are not
+// used.
 constexpr std::string_view classes[] = {
     "torch.distributed.checkpoint.metadata.Metadata",
     "torch.distributed.checkpoint.metadata.TensorStorageMetadata",
@@ -43,6 +54,8 @@ constexpr std::string_view classes[] = {
     "torch.distributed.checkpoint.metadata.ChunkStorageMetadata",
     "torch.distributed.checkpoint.metadata.MetadataIndex",
     "torch.distributed.checkpoint.filesystem._StorageInfo",
+    "torch.distributed._shard.sharded_tensor.metadata.TensorProperties",
+    "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING",
     "torch.distributed.checkpoint.metadata.StorageMeta",
     "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING",
     "torch.serialization._get_layout",
@@ -157,10 +170,13 @@ class DcpReader {
     const Value& metadata = expect(pickled_.root, Class::metadata, "Metadata");
     read_entries(field(metadata, "storage_data"));
     const Value& state = field(metadata, "state_dict_metadata");
+    std::set<std::string_view> names;
     if (state.kind != Value::Kind::dictionary) damaged("state_dict_metadata is not a dict");
     for (std::size_t i = 0; i + 1 < state.items.size(); i += 2) {
       const Value& name = at(state.items[i]);
-      if (name.kind != Value::Kind::text) damaged("the name of a tensor is not a text");
+      expect_name(name);
+      spend(64);
+      if (!names.insert(name.text).second) damaged("it has '" + name.text.substr(0, 80) + "' twice");
       const Value& value = at(state.items[i + 1]);
       if (is(value, Class::bytes)) {
         read_value(name.text);
@@ -203,6 +219,10 @@ class DcpReader {
     if (found == nullptr) damaged("an object lacks the field '" + name + "'");
     return *found;
   }
+  void expect_name(const Value& name) const {
+    if (name.kind != Value::Kind::text || name.text.size() > longest_name)
+      damaged("a name is not a text of at most " + std::to_string(longest_name) + " bytes");
+  }
   std::int64_t number(const Value& value, const char* what) const {
     if (value.kind != Value::Kind::integer || value.number < 0)
       damaged(std::string(what) + " is not a number, or negative");
@@ -222,8 +242,17 @@ class DcpReader {
     if (std::filesystem::path(name).filename() != name || name == ".." || name == ".")
       damaged("its file '" + name.substr(0, 80) + "' is not in the folder");
     std::shared_ptr<const MappedFile>& file = files_[name];
-    if (file == nullptr) file = std::make_shared<const MappedFile>(folder_ / name);
+    if (file == nullptr) {
+      file = std::make_shared<const MappedFile>(folder_ / name);
+      expect_torch_save(*file, 0);
+    }
     return file;
+  }
+  // The check of an entry when it is opened would say less.
+  static void expect_torch_save(const MappedFile& file, std::uint64_t begin) {
+    if (!file.text(begin, file.size() - begin).starts_with("PK\3\4"))
+      file.refuse("has no file of torch.save() at byte " + std::to_string(begin) +
+                  "; weft does not read checkpoints of SerializationFormat.SAFETENSORS");
   }
 
   void read_entries(const Value& storage) {
@@ -235,8 +264,7 @@ class DcpReader {
                                  "_StorageInfo of torch.distributed.checkpoint.filesystem");
       const Value& name = field(index, "fqn");
       const Value& path = field(info, "relative_path");
-      if (name.kind != Value::Kind::text || path.kind != Value::Kind::text)
-        damaged("the name or the path of an entry is not a text");
+      expect_name(name), expect_name(path);
       if (const Value* const extensions = find(info, "transform_descriptors");
           extensions != nullptr && !extensions->items.empty())
         file_.refuse("its entries were written with the extension '" +
@@ -257,11 +285,13 @@ class DcpReader {
         damaged("'" + name.text.substr(0, 80) + "' has two entries of one chunk");
     }
     std::sort(ranges.begin(), ranges.end());
-    for (std::size_t i = 1; i < ranges.size(); ++i)
-      if (std::get<0>(ranges[i]) == std::get<0>(ranges[i - 1]) &&
-          std::get<1>(ranges[i]) < std::get<2>(ranges[i - 1]))
-        damaged("two entries overlap at byte " + std::to_string(std::get<1>(ranges[i])) + " of " +
-                std::get<0>(ranges[i])->description());
+    for (std::size_t i = 1; i < ranges.size(); ++i) {
+      const auto& [file, begin, end] = ranges[i];
+      const auto& [file_before, begin_before, end_before] = ranges[i - 1];
+      if (file != file_before || begin >= end_before) continue;
+      expect_torch_save(*file, begin);
+      damaged("two entries overlap at byte " + std::to_string(begin) + " of " + file->description());
+    }
   }
   static bool is_set(const Value& value) { return value.kind != Value::Kind::plain; }  // None is plain
 
@@ -312,8 +342,8 @@ class DcpReader {
     spend(2 * name.size() + 256);
     TensorForm form;
     const Value& properties = field(about, "properties");
-    if (!is(properties, Class::properties) || properties.items.size() != 2 ||
-        at(properties.items[1]).items.empty())
+    if ((!is(properties, Class::properties) && !is(properties, Class::earlier_properties)) ||
+        properties.items.size() != 2 || at(properties.items[1]).items.empty())
       damaged("'" + name.substr(0, 80) + "' has no properties");
     const Value& type = at(at(properties.items[1]).items[0]);
     const Dtype* const dtype = type.kind == Value::Kind::global ? dtype_of_torch(type.text) : nullptr;
@@ -352,7 +382,7 @@ class DcpReader {
   // is that of the tensor: a box has the sign + at its first corner, and the other sign at the other end of
   // an edge. (A function of indices with finitely many values that are not 0 follows from its differences.)
   void expect_each_element_once(const std::string& name, const TensorForm& form,
-                                const std::vector<Chunk>& chunks) const {
+                                const std::vector<Chunk>& chunks) {
     std::int64_t missing = form.numel();
     for (const Chunk& chunk : chunks)
       missing -= std::min(missing + 1, c10::multiply_integers(chunk.box.sizes));
@@ -369,6 +399,7 @@ class DcpReader {
     if (split.size() > max_split_dims || (chunks.size() + 1) << split.size() > max_corners)
       file_.refuse(what + " has " + std::to_string(chunks.size()) + " chunks, which are split in " +
                    std::to_string(split.size()) + " dimensions");
+    spend((chunks.size() + 1) << split.size());
     std::vector<std::pair<std::uint64_t, int>> corners;  // the place, the sign
     const auto add_corners = [&](const std::vector<std::int64_t>& offsets,
                                  const std::vector<std::int64_t>& sizes, int sign) {

@@ -65,6 +65,7 @@ struct DcpFolder {
   };
 
   std::string dtype = "torch\nfloat32";
+  std::string properties = "checkpoint.metadata";  // the module of TensorProperties
   std::vector<std::int64_t> sizes;
   std::vector<Chunk> chunks;
   std::string entries;  // __0_0.distcp
@@ -103,11 +104,11 @@ struct DcpFolder {
                                                             {"offset", pickled_size(chunk.offsets)}}) +
                  pickled_object("filesystem\n_StorageInfo", info);
     }
-    const std::string properties =
-        "ctorch.distributed.checkpoint.metadata\nTensorProperties\n)\x81(c" + dtype + "\ntb";
+    const std::string with_dtype =
+        "ctorch.distributed." + properties + "\nTensorProperties\n)\x81(c" + dtype + "\ntb";
     const std::string tensor =
         pickled_object("metadata\nTensorStorageMetadata",
-                       {{"properties", properties}, {"size", pickled_size(sizes)}, {"chunks", list + "e"}});
+                       {{"properties", with_dtype}, {"size", pickled_size(sizes)}, {"chunks", list + "e"}});
     return "\x80\2" +
            pickled_object("metadata\nMetadata",
                           {{"state_dict_metadata", "}" + pickled(std::string("a")) + tensor + "s"},

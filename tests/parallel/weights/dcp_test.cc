@@ -173,6 +173,10 @@ TEST_F(Dcp, ChunksMayBeAnyBoxesThatFillTheTensor) {
   std::swap(pinwheel.chunks[0].offsets, pinwheel.chunks[4].offsets);
   expect_refused(put_folder(pinwheel), "has chunks that overlap, and lacks elements");
 
+  DcpFolder earlier({1});
+  earlier.properties = "_shard.sharded_tensor.metadata";
+  expect_same(open_source(put_folder(earlier.add({0}, {1}, 3)))->view("a"), at::full({1}, 3.F), "earlier");
+
   DcpFolder none({0, 3});
   EXPECT_EQ(open_source(put_folder(none))->view("a").sizes(), at::IntArrayRef({0, 3}));
   DcpFolder scalar({});
@@ -228,11 +232,14 @@ TEST_F(Dcp, RefusesEntriesThatAreNotInTheFolder) {
   expect_folder_refused([](DcpFolder& all) { all.chunks[1].begin = std::int64_t{1} << 62; }, "is outside of");
   expect_folder_refused([](DcpFolder& all) { all.chunks[1].size = std::int64_t{1} << 62; }, "is outside of");
   expect_folder_refused([](DcpFolder& all) { all.chunks[1].begin = -1; }, "negative");
-  expect_folder_refused([](DcpFolder& all) { all.chunks[1].begin -= 2; }, "two entries overlap");
+  expect_folder_refused([](DcpFolder& all) { all.chunks[0].size += 2; }, "two entries overlap");
   expect_folder_refused([](DcpFolder& all) { all.chunks[1].size -= 1; },
                         "no end record: the file is truncated");
   expect_folder_refused([](DcpFolder& all) { all.entries[all.entries.find("\x80\x3f")] ^= 1; }, "is damaged");
-  expect_folder_refused([](DcpFolder& all) { all.entries[0] = 'x'; }, "is damaged");
+  expect_folder_refused([](DcpFolder& all) { all.entries[0] = 'x'; }, "SerializationFormat.SAFETENSORS",
+                        rpc::ErrorKind::unsupported);
+  expect_folder_refused([](DcpFolder& all) { all.chunks[1].begin = 8; }, "SerializationFormat.SAFETENSORS",
+                        rpc::ErrorKind::unsupported);
   expect_folder_refused(
       [](DcpFolder& all) {
         all.chunks[0].more = {{"transform_descriptors", "](" + pickled(std::string("zstd")) + "e"}};
@@ -308,6 +315,10 @@ TEST_F(Dcp, SaysWhichValuesAreLeftOut) {
 TEST_F(Dcp, IsOnlyAFolderWithMetadata) {
   fs::create_directory(path("dcp"));
   expect_refused(path("dcp"), "nor .metadata");
+  put("dcp/manifest.safetensors", "");
+  expect_refused(path("dcp"), "sharded::open_checkpoint()", rpc::ErrorKind::unsupported);
+  put("dcp/__0.metadata", "");
+  expect_refused(path("dcp"), "use_collectives=True", rpc::ErrorKind::unsupported);
 }
 
 }  // namespace
