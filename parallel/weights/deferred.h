@@ -13,9 +13,10 @@
 //
 // An operation whose shape or result depends on elements, such as item(), computes the elements at once.
 // Access to the memory itself (data_ptr(), accessors, torch::tensor(std::vector)) is an error; make such
-// tensors under a NotDeferred. The function may use tensors that exist already. The library registers a
-// kernel for LibTorch's dispatch key DeferredInit, as no other library in the process may do, and keeps the
-// recording in a thread-local variable while the function runs.
+// tensors under a NotDeferred. torch::manual_seed() is not recorded: call it before deferred(). The function
+// may use tensors that exist already. The library registers a kernel for LibTorch's dispatch key
+// DeferredInit, as no other library in the process may do, and keeps the recording in a thread-local variable
+// while the function runs.
 #pragma once
 
 #include <weft/rpc/core/export.h>

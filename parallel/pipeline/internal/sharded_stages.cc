@@ -34,7 +34,9 @@ std::vector<UnitParameters> units_of_stages(const StageGraph& graph, const std::
     all.register_module(blocks.back(), graph[stage].module);
   }
   std::vector<UnitParameters> units(stages.size() + 1);
-  if (!all.parameters().empty()) units = sharded::units_of(sharded_owner, all, blocks, {}, values);
+  if (!all.parameters().empty())
+    units =
+        sharded::units_of(sharded_owner, all, blocks, torch::OrderedDict<std::string, at::Tensor>(), values);
   if (!units.front().parameters.empty())
     throw Error(ErrorKind::invalid_argument, std::string(sharded_owner) +
                                                  ": two stages share the parameter " +

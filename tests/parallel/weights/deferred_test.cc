@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "tests/support/counting_allocator.h"
 #include "tests/support/errors.h"
 #include "tests/support/torch_python.h"
 
@@ -141,41 +142,10 @@ TEST(Deferred, KeepsTiedParametersTied) {
   EXPECT_TRUE(model->first->weight.is_alias_of(model->second->weight));
 }
 
-// Counts the bytes of tensors on the CPU.
-class CountingAllocator final : public c10::Allocator {
- public:
-  CountingAllocator() : before_(c10::GetAllocator(c10::kCPU)) { c10::SetAllocator(c10::kCPU, this, 9); }
-  ~CountingAllocator() override { c10::SetAllocator(c10::kCPU, before_, 9); }
-  c10::DataPtr allocate(std::size_t bytes) override {
-    struct Block {
-      c10::DataPtr data;
-      CountingAllocator* of;
-      std::size_t bytes;
-    };
-    auto* const block = new Block{before_->allocate(bytes), this, bytes};
-    peak_ = std::max(peak_, now_ += bytes);
-    return {block->data.get(), block,
-            [](void* kept) {
-              auto* const freed = static_cast<Block*>(kept);
-              freed->of->now_ -= freed->bytes;
-              delete freed;
-            },
-            c10::Device(c10::kCPU)};
-  }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    default_copy_data(to, from, bytes);
-  }
-  std::size_t take_peak() { return std::exchange(peak_, now_); }
-
- private:
-  c10::Allocator* const before_;
-  std::size_t now_ = 0, peak_ = 0;
-};
-
 TEST(Deferred, NeedsTheMemoryOfOneParameterAtATime) {
   constexpr std::int64_t width = 256;
   constexpr std::size_t one = width * width * sizeof(float);
-  CountingAllocator allocator;
+  test::CountingAllocator allocator;
   const auto [model, values] = deferred([&] {
     torch::nn::Sequential layers;
     for (int i = 0; i < 20; ++i) layers->push_back(torch::nn::Linear(width, width));
