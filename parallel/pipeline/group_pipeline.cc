@@ -59,6 +59,8 @@ std::string signature_of(const StageGraph& graph, const schedule::Schedule& sche
         options.sharded->reduction ? options.sharded->reduction : options.sharded->compute;
     text += std::string(" sharded stages, computed in ") + type_of(options.sharded->compute) +
             " and reduced in " + type_of(reduction);
+    if (options.sharded->values != nullptr)
+      text += options.sharded->initialize ? ", values deferred" : ", values to be loaded";
   }
   if (options.data_parallel) text += " data parallel";
   if (options.values_through_host) text += " values through the host's memory";

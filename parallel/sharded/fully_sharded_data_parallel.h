@@ -53,8 +53,18 @@ class FullyShardedDataParallel : public ShardedModule {
 
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
+    return run([&](Module& module) {
+      if (!input_type()) return module.forward(std::forward<Arguments>(arguments)...);
+      return data_parallel::detail::forward_in(*input_type(), module, std::forward<Arguments>(arguments)...);
+    });
+  }
+  // Runs function(module) as the forward, for other methods of the module:
+  //   fsdp.run([&](Gpt& gpt) { return gpt.loss(tokens, targets); }).backward();
+  // Mixed precision does not convert the tensors that the function captures.
+  template <class Function>
+  auto run(Function function) {
     const ForwardScope scope(*this);
-    auto output = run(std::forward<Arguments>(arguments)...);
+    auto output = function(*module_);
     static_assert(data_parallel::detail::shows_tensors<decltype(output)>(),
                   "the module's output is not made of tensors: give a struct WEFT_CODEC, or return a tuple");
     tensor::for_each_tensor(output, [this](const at::Tensor& each) { watch(each); });
@@ -63,12 +73,6 @@ class FullyShardedDataParallel : public ShardedModule {
   }
 
  private:
-  template <class... Arguments>
-  auto run(Arguments&&... arguments) {
-    if (!input_type()) return module_->forward(std::forward<Arguments>(arguments)...);
-    return data_parallel::detail::forward_in(*input_type(), *module_, std::forward<Arguments>(arguments)...);
-  }
-
   const std::shared_ptr<Module> module_;
 };
 

@@ -3,7 +3,9 @@
 
 #include <weft/parallel/collectives/group.h>
 #include <weft/parallel/data_parallel/options.h>
+#include <weft/parallel/sharded/shard_options.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +31,9 @@ struct Options {
   // true: the ranks' parts and their gradients, and therefore the optimizer's state, are in host memory.
   // Whole parameters are still gathered on the module's device.
   bool offload = false;
+  // For a module that weights::deferred() has constructed, see ShardOptions.
+  std::shared_ptr<weights::InitialValues> values = {};
+  bool initialize = true;
   // Ranks that have the same parts (hybrid sharding): `mesh.group("replicate")`, if the sharding uses
   // `mesh.group("shard")`. Gradients are averaged over both groups.
   std::optional<collectives::Group> replicas = {};

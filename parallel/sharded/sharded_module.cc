@@ -140,6 +140,9 @@ std::string to_text(const Options& options) {
   const auto type_of = [](const auto& type) { return type ? c10::toString(*type) : "its own type"; };
   const auto& precision = options.mixed_precision;
   return std::string("options: reshard_after_forward ") + (options.reshard_after_forward ? "on" : "off") +
+         (options.values == nullptr ? ""
+          : options.initialize      ? ", values deferred"
+                                    : ", values to be loaded") +
          ", parameters in " + type_of(precision.parameters) + ", reduction in " +
          type_of(precision.reduction) + ", " + (options.replicas ? "replicas" : "no replicas");
 }
@@ -184,23 +187,27 @@ ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<to
           select(module_->named_buffers(), true, {pattern}, blocks).is_empty())
         refuse_module("no parameter or buffer matches the ignored \"" + pattern +
                       "\", expected a pattern of their names");
-    return units_of(module_owner, *module_, names, ignored_);
+    return units_of(module_owner, *module_, names, ignored_, options_.values.get());
   });
   ShardSetup setup{.owner = module_owner,
                    .groups = own_groups(group),
                    .options = {.compute = options_.mixed_precision.parameters,
                                .reduction = options_.mixed_precision.reduction,
-                               .in_host_memory = options_.offload}};
+                               .in_host_memory = options_.offload,
+                               .values = options_.values,
+                               .initialize = options_.initialize}};
   std::vector<UnitParameters> units =
       expect_equal_units(setup.groups.gathers, module_owner, std::move(found), to_text(options_));
   const NamedTensors buffers = select(module_->named_buffers(), false, options_.ignored, blocks);
   NamedTensors from_rank_zero = buffers;
   for (const UnitParameters& unit : units)
     for (const auto& [name, tensor, sparse] : unit.parameters) from_rank_zero.insert(name, tensor);
-  if (options_.replicas) {
-    setup.groups.replicas = own_replicas(*options_.replicas);
-    training::broadcast_parameters(*setup.groups.replicas, from_rank_zero, 0);
-  }
+  if (options_.replicas) setup.groups.replicas = own_replicas(*options_.replicas);
+  std::vector<at::Tensor> whole = module_->buffers();
+  for (const auto& entry : ignored_) whole.push_back(entry.value());
+  materialize_whole(setup, whole);
+  from_rank_zero = with_memory(from_rank_zero);
+  if (setup.groups.replicas) training::broadcast_parameters(*setup.groups.replicas, from_rank_zero, 0);
   training::broadcast_parameters(setup.groups.gathers, from_rank_zero, 0);
   if (options_.mixed_precision.buffers)
     for (const at::Tensor& buffer : buffers.values())
@@ -250,6 +257,7 @@ torch::OrderedDict<std::string, at::Tensor> ShardedModule::named_parameters() co
 void ShardedModule::add_to(SlicedState& state, const std::string& prefix) const {
   runner_->take_replaced();
   units().add_to(state, prefix);
+  add_aliases(state, module_->named_parameters(), prefix);
   add_tensors(state, ignored_, prefix, tensor_parallel::placements(*module_));
   add_tensors(state, module_->named_buffers(), prefix);
 }

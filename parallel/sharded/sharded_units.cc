@@ -5,6 +5,8 @@
 #include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/training/communication_stream.h>
 #include <weft/parallel/training/internal/agreement.h>
+#include <weft/parallel/weights/deferred.h>
+#include <weft/parallel/weights/internal/tensor_memory.h>
 #include <weft/rpc/core/error.h>
 
 #include <ATen/ops/full.h>
@@ -94,6 +96,25 @@ std::vector<std::vector<NamedParameter>> by_kind(const std::vector<NamedParamete
 
 }  // namespace
 
+void materialize_whole(const ShardSetup& setup, const std::vector<at::Tensor>& tensors) {
+  const auto& values = setup.options.values;
+  if (values == nullptr) return;
+  at::Tensor state = values->random_state();
+  if (setup.groups.replicas) training::broadcast_tensors(*setup.groups.replicas, {state}, 0).get();
+  training::broadcast_tensors(setup.groups.gathers, {state}, 0).get();
+  values->set_random_state(state);
+  values->materialize(tensors);
+}
+
+torch::OrderedDict<std::string, at::Tensor> with_memory(
+    const torch::OrderedDict<std::string, at::Tensor>& tensors) {
+  torch::OrderedDict<std::string, at::Tensor> selected;
+  for (const auto& entry : tensors)
+    if (!entry.value().has_storage() || weights::has_memory(entry.value()))
+      selected.insert(entry.key(), entry.value());
+  return selected;
+}
+
 collectives::Group own_group_for(const collectives::Group& group, const std::string& purpose,
                                  const collectives::GroupOptions& options) {
   collectives::GroupOptions own = options;
@@ -103,16 +124,29 @@ collectives::Group own_group_for(const collectives::Group& group, const std::str
 
 ShardedUnits::ShardedUnits(ShardSetup setup, const std::vector<UnitParameters>& units)
     : setup_(std::move(setup)) {
+  struct Deferred {
+    at::Tensor tensor;  // as it was constructed
+    FlatShard* shard;
+    std::size_t parameter;
+  };
+  std::vector<Deferred> deferred;
   for (const UnitParameters& each : units) {
     while (buffers_.size() <= each.buffers) buffers_.push_back(std::make_unique<Buffers>(setup_.groups));
     Unit& unit = *units_.emplace_back(std::make_unique<Unit>());
     unit.buffers = buffers_[each.buffers].get();
     split_.insert(split_.end(), each.split.begin(), each.split.end());
-    for (auto& parameters : by_kind(each.parameters)) {
-      const FlatShard& shard = unit.shards.emplace_back(std::move(parameters), setup_.groups.gathers,
-                                                        setup_.options, setup_.owner);
+    auto kinds = by_kind(each.parameters);
+    unit.shards.reserve(kinds.size());
+    for (auto& parameters : kinds) {
+      std::vector<at::Tensor> constructed;
+      for (const NamedParameter& parameter : parameters)
+        constructed.push_back(parameter.tensor.variable_data());
+      FlatShard& shard = unit.shards.emplace_back(std::move(parameters), setup_.groups.gathers,
+                                                  setup_.options, setup_.owner);
       if (streams_ == nullptr) streams_ = std::make_unique<Streams>(shard.gathered().device());
       unit.buffers->announce(shard);
+      for (std::size_t i = 0; i < constructed.size(); ++i)
+        if (!weights::has_memory(constructed[i])) deferred.push_back({constructed[i], &shard, i});
       for (std::size_t i = 0; shard.is_differentiable() && i < shard.parameters().size(); ++i) {
         unit.trained.push_back(shard.parameters()[i]);
         unit.places.emplace_back(unit.shards.size() - 1, i);
@@ -120,6 +154,12 @@ ShardedUnits::ShardedUnits(ShardSetup setup, const std::vector<UnitParameters>& 
     }
     unit.gradients.resize(unit.shards.size());
   }
+  if (deferred.empty() || !setup_.options.initialize) return;
+  std::vector<at::Tensor> wanted;
+  for (const Deferred& each : deferred) wanted.push_back(each.tensor);
+  setup_.options.values->compute(wanted, [&](std::size_t i, const at::Tensor& values) {
+    deferred[i].shard->take_values(deferred[i].parameter, values);
+  });
 }
 
 ShardedUnits::~ShardedUnits() {

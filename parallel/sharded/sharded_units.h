@@ -46,13 +46,21 @@ struct ShardSetup {
   std::vector<std::string> names_elsewhere = {};
 };
 
+// If the module of the setup is deferred (ShardOptions::values): gives memory to those of the tensors that
+// have none, and are not split, after it has given all ranks the random state of rank 0. All ranks call it.
+WEFT_EXPORT void materialize_whole(const ShardSetup& setup, const std::vector<at::Tensor>& tensors);
+// The tensors that have memory.
+WEFT_EXPORT torch::OrderedDict<std::string, at::Tensor> with_memory(
+    const torch::OrderedDict<std::string, at::Tensor>& tensors);
+
 // Creates a group of the same ranks that only the owner uses. All ranks of the group call it.
 WEFT_EXPORT collectives::Group own_group_for(const collectives::Group& group, const std::string& purpose,
                                              const collectives::GroupOptions& options);
 
 class WEFT_EXPORT ShardedUnits {
  public:
-  // Takes the parameters' values, which must be equal on all ranks. All parameters are on one device.
+  // Takes the parameters' values, which must be equal on all ranks, or computes them (ShardOptions::values):
+  // call materialize_whole() before. All parameters are on one device.
   ShardedUnits(ShardSetup setup, const std::vector<UnitParameters>& units);
   ~ShardedUnits();
   ShardedUnits(const ShardedUnits&) = delete;

@@ -64,6 +64,17 @@ void add_tensors(SlicedState& to, const torch::OrderedDict<std::string, at::Tens
         placement == placements.end() ? std::vector<tensor_parallel::Split>() : placement->splits);
     slice.of_first_rank = !equal;
   }
+  add_aliases(to, tensors, prefix);
+}
+
+void add_aliases(SlicedState& to, const torch::OrderedDict<std::string, at::Tensor>& tensors,
+                 const std::string& prefix) {
+  std::map<const void*, std::string> first;
+  for (const auto& entry : tensors) {
+    if (!entry.value().defined()) continue;
+    const auto [name, added] = first.emplace(entry.value().unsafeGetTensorImpl(), entry.key());
+    if (!added) to.aliases[prefix + entry.key()] = prefix + name->second;
+  }
 }
 
 // This rank has `length` of each `block` slices along the dimension; a slice has `inner` elements.

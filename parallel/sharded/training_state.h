@@ -80,6 +80,10 @@ WEFT_EXPORT void add_tensors(SlicedState& to, const torch::OrderedDict<std::stri
                              const std::vector<tensor_parallel::Placement>& placements = {},
                              bool equal = false);
 
+// Adds the other names of tensors that have several.
+WEFT_EXPORT void add_aliases(SlicedState& to, const torch::OrderedDict<std::string, at::Tensor>& tensors,
+                             const std::string& prefix);
+
 // invalid_argument: a group of the spec has none of these parameters.
 WEFT_EXPORT void expect_groups(const dist_optim::OptimizerSpec& spec,
                                const std::vector<std::string>& parameters);

@@ -1,7 +1,8 @@
 #include <weft/parallel/sharded/unit_parameters.h>
 
-#include <weft/parallel/sharded/internal/parameter_memory.h>
 #include <weft/parallel/training/internal/agreement.h>
+#include <weft/parallel/weights/deferred.h>
+#include <weft/parallel/weights/internal/tensor_memory.h>
 #include <weft/rpc/core/error.h>
 
 #include <algorithm>
@@ -33,7 +34,8 @@ std::vector<std::string> descriptions_of(const std::vector<UnitParameters>& unit
 // Each parameter once: in the block that has all its names, else in unit 0.
 std::vector<UnitParameters> units_of(const std::string& owner, const torch::nn::Module& module,
                                      const std::vector<std::string>& blocks,
-                                     const torch::OrderedDict<std::string, at::Tensor>& ignored) {
+                                     const torch::OrderedDict<std::string, at::Tensor>& ignored,
+                                     const weights::InitialValues* values) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::invalid_argument, owner + ": " + why);
   };
@@ -72,8 +74,10 @@ std::vector<UnitParameters> units_of(const std::string& owner, const torch::nn::
                       ", expected one device");
     if (each.tensor.layout() != at::kStrided)
       refuse("parameter " + each.names[0] + " is sparse, expected a dense one");
-    if (each.tensor.numel() > 0 && !has_memory(each.tensor))
-      refuse("parameter " + each.names[0] + " is split over ranks already, expected a whole module");
+    if (!weights::has_memory(each.tensor) && (values == nullptr || !values->are_of(each.tensor)))
+      refuse("parameter " + each.names[0] +
+             " has no memory, expected a whole module that is not split over ranks, or one of "
+             "weights::deferred() with its values in the options");
     if (each.tensor.numel() > 0) own(each.names[0], each.tensor);
     std::size_t unit = 0;
     for (std::size_t i = 0; i < blocks.size(); ++i)

@@ -12,6 +12,10 @@
 #include <string>
 #include <vector>
 
+namespace weft::weights {
+class InitialValues;
+}
+
 namespace weft::sharded {
 
 struct UnitParameters {
@@ -25,11 +29,12 @@ struct UnitParameters {
 // only the submodule blocks[i] has, and the submodule's name; unit 0 has the others. ignored: parameters that
 // are in no unit, by name. owner: for error messages. invalid_argument: there are no parameters, or a
 // parameter is sparse, is split already, or shares memory with another parameter or a buffer. unsupported:
-// parameters on several devices.
+// parameters on several devices. values: of parameters without memory (ShardOptions::values).
 WEFT_EXPORT std::vector<UnitParameters> units_of(const std::string& owner, const torch::nn::Module& module,
                                                  const std::vector<std::string>& blocks = {},
                                                  const torch::OrderedDict<std::string, at::Tensor>& ignored =
-                                                     torch::OrderedDict<std::string, at::Tensor>());
+                                                     torch::OrderedDict<std::string, at::Tensor>(),
+                                                 const weights::InitialValues* values = nullptr);
 
 // Compares the units and other properties of all ranks, and returns this rank's units. All ranks call it.
 // units: the units of this rank, or the error for which it has none. If this rank has an error, that error is

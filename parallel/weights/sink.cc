@@ -195,17 +195,14 @@ std::unique_ptr<Sink> create_sink(const std::filesystem::path& path, SinkOptions
   return std::make_unique<FileSink>(path, options, std::move(layout));
 }
 
-void save_as(const TensorForms& forms, std::map<std::string, std::string> notes,
-             const std::function<at::Tensor(const std::string&)>& values, Sink& sink,
-             const SaveOptions& options) {
-  TensorForms renamed;
-  std::vector<std::pair<std::string, std::string>> names;  // in the file, and before
+RenamedForms renamed(const TensorForms& forms, const SaveOptions& options) {
+  RenamedForms all;
   for (const auto& [name, form] : forms) {
     const std::string to = options.names ? options.names(name) : name;
     if (options.names && to.empty()) continue;
-    names.emplace_back(to, name);
-    TensorForm& own = renamed[to];
-    if (names.size() != renamed.size())
+    all.names.emplace_back(to, name);
+    TensorForm& own = all.forms[to];
+    if (all.names.size() != all.forms.size())
       refuse_values("two tensors have the name '" + to + "' in the file, expected unique names");
     own = form;
     if (options.dtype && at::isFloatingType(form.dtype)) {
@@ -214,9 +211,16 @@ void save_as(const TensorForms& forms, std::map<std::string, std::string> notes,
       own.dtype = *options.dtype;
     }
   }
+  return all;
+}
+
+void save_as(const TensorForms& forms, std::map<std::string, std::string> notes,
+             const std::function<at::Tensor(const std::string&)>& values, Sink& sink,
+             const SaveOptions& options) {
+  const RenamedForms all = renamed(forms, options);
   for (const auto& [name, text] : options.notes) notes[name] = text;
-  sink.declare(renamed, notes);
-  for (const auto& [to, name] : names) sink.write(to, values(name), {}, options.dtype.has_value());
+  sink.declare(all.forms, notes);
+  for (const auto& [to, name] : all.names) sink.write(to, values(name), {}, options.dtype.has_value());
   sink.finish();
 }
 

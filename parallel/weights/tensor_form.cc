@@ -1,6 +1,7 @@
 #include <weft/parallel/weights/tensor_form.h>
 
 #include <weft/parallel/weights/internal/dtypes.h>
+#include <weft/parallel/weights/internal/tensor_memory.h>
 #include <weft/rpc/core/error.h>
 
 #include <c10/util/accumulate.h>
@@ -24,7 +25,8 @@ TensorForms forms_of(const std::map<std::string, at::Tensor>& tensors) {
     if (tensor.layout() != at::kStrided) refuse("not dense");
     TensorForm form{tensor.scalar_type(), tensor.sizes().vec()};
     // A lazy conjugate or negative has other values than its storage, and a meta tensor has none.
-    if (tensor.has_storage() && tensor.storage().data() != nullptr && !tensor.is_conj() && !tensor.is_neg()) {
+    if (tensor.has_storage() && tensor.numel() > 0 && has_memory(tensor) && !tensor.is_conj() &&
+        !tensor.is_neg()) {
       form.strides = tensor.strides().vec();
       form.offset = tensor.storage_offset();
       form.storage = std::to_string(reinterpret_cast<std::uintptr_t>(tensor.storage().data()));

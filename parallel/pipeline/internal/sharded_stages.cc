@@ -25,7 +25,8 @@ struct ShardedNames {
 };
 WEFT_CODEC(ShardedNames, refusal, trained, frozen)
 
-std::vector<UnitParameters> units_of_stages(const StageGraph& graph, const std::set<int>& stages) {
+std::vector<UnitParameters> units_of_stages(const StageGraph& graph, const std::set<int>& stages,
+                                            const weights::InitialValues* values) {
   torch::nn::Module all;  // so that they are compared with each other, too
   std::vector<std::string> blocks;
   for (const int stage : stages) {
@@ -33,7 +34,9 @@ std::vector<UnitParameters> units_of_stages(const StageGraph& graph, const std::
     all.register_module(blocks.back(), graph[stage].module);
   }
   std::vector<UnitParameters> units(stages.size() + 1);
-  if (!all.parameters().empty()) units = sharded::units_of(sharded_owner, all, blocks);
+  if (!all.parameters().empty())
+    units =
+        sharded::units_of(sharded_owner, all, blocks, torch::OrderedDict<std::string, at::Tensor>(), values);
   if (!units.front().parameters.empty())
     throw Error(ErrorKind::invalid_argument, std::string(sharded_owner) +
                                                  ": two stages share the parameter " +
@@ -95,13 +98,21 @@ std::unique_ptr<sharded::ShardedUnits> shard_stages(const StageGraph& graph, con
                             .groups = groups_of_stages(how.counterparts, how.timeout),
                             .options = how.options};
   auto units = rpc::capture([&] {
-    return sharded::expect_equal_units(setup.groups.gathers, sharded_owner,
-                                       rpc::capture([&] { return units_of_stages(graph, stages); }),
+    return sharded::expect_equal_units(setup.groups.gathers, sharded_owner, rpc::capture([&] {
+                                         return units_of_stages(graph, stages, how.options.values.get());
+                                       }),
                                        how.signature);
   });
   setup.names_elsewhere = compare_names(how.pipeline, units);
+  std::vector<at::Tensor> buffers;
   for (const int stage : stages)
-    training::broadcast_parameters(setup.groups.gathers, *graph[stage].module, 0);
+    for (const at::Tensor& buffer : graph[stage].module->buffers()) buffers.push_back(buffer);
+  sharded::materialize_whole(setup, buffers);
+  for (const int stage : stages) {
+    torch::OrderedDict<std::string, at::Tensor> tensors = graph[stage].module->named_parameters();
+    tensors.update(graph[stage].module->named_buffers());
+    training::broadcast_parameters(setup.groups.gathers, sharded::with_memory(tensors), 0);
+  }
   return std::make_unique<sharded::ShardedUnits>(std::move(setup), units.value());
 }
 

@@ -5,6 +5,7 @@
 
 #include <weft/parallel/sharded/checkpoint/slice_file.h>
 #include <weft/parallel/sharded/checkpoint/writer_plan.h>
+#include <weft/parallel/training/internal/agreement.h>
 #include <weft/rpc/codec/struct_codec.h>
 #include <weft/rpc/core/error.h>
 #include <weft/rpc/endpoint/agent_core.h>
@@ -20,6 +21,7 @@ namespace {
 
 using collectives::Group;
 using collectives::GroupOptions;
+using training::RankFailure;
 
 Group group_of_checkpoints(const Group& group, std::chrono::nanoseconds timeout) {
   GroupOptions options = group.options();
@@ -40,45 +42,23 @@ CheckpointOptions checked_options(CheckpointOptions options) {
 
 }  // namespace
 
-// An error as a value; kind 0: none.
-struct SaveFailure {
-  std::uint16_t kind = 0;
-  std::string text;
-
-  void raise() const {
-    if (kind != 0) throw rpc::Error(static_cast<rpc::ErrorKind>(kind), text);
-  }
-  template <class F>
-  static SaveFailure of(const std::string& where, F f) {
-    try {
-      f();
-      return {};
-    } catch (const rpc::Error& error) {
-      return {static_cast<std::uint16_t>(error.kind()), where + error.what()};
-    } catch (const std::exception& error) {
-      return {static_cast<std::uint16_t>(rpc::ErrorKind::internal), where + error.what()};
-    }
-  }
-};
-WEFT_CODEC(SaveFailure, kind, text)
-
 struct SaveReport {
   std::int64_t step = 0;
-  SaveFailure failure = {};
+  RankFailure failure = {};
   std::vector<SliceRange> slices = {};  // in the first round
   std::uint32_t crc = 0;                // of the file, in the second round
 };
 WEFT_CODEC(SaveReport, step, failure, slices, crc)
 
 struct SaveVerdict {
-  SaveFailure failure = {};
+  RankFailure failure = {};
   std::string folder = {};               // name of the unfinished one
   std::vector<std::string> writes = {};  // names of tensors
 };
 WEFT_CODEC(SaveVerdict, failure, folder, writes)
 
 struct LatestStep {
-  SaveFailure failure = {};
+  RankFailure failure = {};
   std::optional<std::int64_t> step = {};
 };
 WEFT_CODEC(LatestStep, failure, step)
@@ -106,7 +86,7 @@ rpc::Future<void> Checkpoints::save(std::int64_t step, const SlicedState& state)
   wait();
   // An error of this rank alone reaches all ranks by its report.
   SaveReport report{.step = step};
-  report.failure = SaveFailure::of("", [&] {
+  report.failure = RankFailure::of("", [&] {
     for (const auto& [name, text] : state.notes)
       if (name.starts_with("weft."))
         throw rpc::Error(
@@ -114,11 +94,7 @@ rpc::Future<void> Checkpoints::save(std::int64_t step, const SlicedState& state)
             "the note '" + name +
                 "' has a name that begins with 'weft.', which is reserved: expected another name");
     host_.copy(state.tensors);
-    for (const auto& [name, tensor] : host_.tensors())
-      report.slices.push_back({name, tensor.sizes, c10::toString(tensor.values.scalar_type()), tensor.begin,
-                               tensor.begin + tensor.values.numel(), tensor.runs,
-                               static_cast<std::int64_t>(tensor.values.element_size()),
-                               tensor.of_first_rank});
+    for (const auto& [name, tensor] : host_.tensors()) report.slices.push_back(range_of(name, tensor));
   });
   rpc::Promise<void> finished(writer_.exceptions()), saved(writer_.exceptions());
   saving_ = finished.future();
@@ -142,7 +118,7 @@ rpc::Task<void> Checkpoints::write(SaveReport report, std::map<std::string, std:
   std::vector<SaveReport> reports = co_await std::move(ready);
   std::vector<SaveVerdict> verdicts;
   if (decides) {
-    const SaveFailure failure = SaveFailure::of(where, [&] { verdicts = begin(reports); });
+    const RankFailure failure = RankFailure::of(where, [&] { verdicts = begin(reports); });
     if (failure.kind != 0) verdicts.assign(reports.size(), {.failure = failure});
   }
   auto planned = group_.scatter_object(verdicts, 0);
@@ -151,7 +127,7 @@ rpc::Task<void> Checkpoints::write(SaveReport report, std::map<std::string, std:
 
   const std::filesystem::path folder = path_ / verdict.folder;
   report.slices.clear();
-  report.failure = SaveFailure::of(here, [&] {
+  report.failure = RankFailure::of(here, [&] {
     std::error_code missing;
     if (!std::filesystem::is_directory(folder, missing))
       throw rpc::Error(rpc::ErrorKind::failed_precondition,
@@ -164,9 +140,9 @@ rpc::Task<void> Checkpoints::write(SaveReport report, std::map<std::string, std:
   });
   auto written = group_.gather_object(report, 0);
   reports = co_await std::move(written);
-  SaveFailure failure;
+  RankFailure failure;
   if (decides) {
-    failure = SaveFailure::of(where, [&] { complete(folder, reports, std::move(notes)); });
+    failure = RankFailure::of(where, [&] { complete(folder, reports, std::move(notes)); });
     if (failure.kind != 0) folder_.abandon(folder);
   }
   auto completed = group_.broadcast_object(failure, 0);
@@ -201,8 +177,8 @@ void Checkpoints::complete(const std::filesystem::path& folder, const std::vecto
   }
   folder_.complete(folder, manifest);
   // The checkpoint is complete. If an old one cannot be removed now, the next save tries again.
-  const SaveFailure failure =
-      SaveFailure::of("", [&] { folder_.keep(static_cast<std::size_t>(options_.keep)); });
+  const RankFailure failure =
+      RankFailure::of("", [&] { folder_.keep(static_cast<std::size_t>(options_.keep)); });
   if (failure.kind != 0)
     group_.agent()->log().write(rpc::LogLevel::warning,
                                 "an old checkpoint cannot be removed: " + failure.text);
@@ -212,7 +188,7 @@ std::optional<std::int64_t> Checkpoints::latest() {
   wait();
   LatestStep latest;
   if (group_.rank() == 0)
-    latest.failure = SaveFailure::of("latest checkpoint: ", [&] {
+    latest.failure = RankFailure::of("latest checkpoint: ", [&] {
       if (const auto steps = folder_.steps(); !steps.empty()) latest.step = steps.back();
     });
   latest = group_.broadcast_object(latest, 0).get();
@@ -222,9 +198,9 @@ std::optional<std::int64_t> Checkpoints::latest() {
 
 void Checkpoints::remove_after(std::int64_t step) {
   wait();
-  SaveFailure failure;
+  RankFailure failure;
   if (group_.rank() == 0)
-    failure = SaveFailure::of("checkpoints after step " + std::to_string(step) + ": ",
+    failure = RankFailure::of("checkpoints after step " + std::to_string(step) + ": ",
                               [&] { folder_.remove_after(step); });
   group_.broadcast_object(failure, 0).get().raise();
 }

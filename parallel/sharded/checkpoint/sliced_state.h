@@ -34,6 +34,9 @@ struct SlicedState {
   // For example the step, the epoch and the seed, as UTF-8. The notes of rank 0 are saved. Names must not
   // begin with "weft.".
   std::map<std::string, std::string> notes;
+  // Other names of tensors, such as those of tied parameters -> the name in `tensors`. Weights have them
+  // (load_weights()); checkpoints do not.
+  std::map<std::string, std::string> aliases = {};
 };
 
 }  // namespace weft::sharded

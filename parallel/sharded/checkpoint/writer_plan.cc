@@ -73,6 +73,17 @@ void expect_covered(const std::string& name, const PlannedTensor& tensor) {
 
 }  // namespace
 
+SliceRange range_of(const std::string& name, const SlicedTensor& tensor) {
+  return {name,
+          tensor.sizes,
+          c10::toString(tensor.values.scalar_type()),
+          tensor.begin,
+          tensor.begin + tensor.values.numel(),
+          tensor.runs,
+          static_cast<std::int64_t>(tensor.values.element_size()),
+          tensor.of_first_rank};
+}
+
 std::vector<std::vector<std::string>> plan_writers(const std::vector<std::vector<SliceRange>>& ranks) {
   std::map<std::string, PlannedTensor> tensors;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank)

@@ -5,7 +5,7 @@
 // arguments.
 #pragma once
 
-#include <weft/parallel/sharded/checkpoint/runs.h>
+#include <weft/parallel/sharded/checkpoint/sliced_state.h>
 #include <weft/rpc/codec/struct_codec.h>
 #include <weft/rpc/core/export.h>
 
@@ -27,6 +27,8 @@ struct SliceRange {
   bool of_first_rank = false;
 };
 WEFT_CODEC(SliceRange, name, sizes, dtype, begin, end, runs, item_size, of_first_rank)
+
+WEFT_EXPORT SliceRange range_of(const std::string& name, const SlicedTensor& tensor);
 
 // ranks: the slices of each rank. Returns the names of the tensors that each rank writes. invalid_argument,
 // which names the tensor and the rank: ranks have different sizes or dtypes for one name, or runs at

@@ -1,7 +1,7 @@
 #include <weft/parallel/sharded/internal/flat_parameters.h>
 
 #include <weft/parallel/data_parallel/bucket_plan.h>
-#include <weft/parallel/sharded/internal/parameter_memory.h>
+#include <weft/parallel/weights/internal/tensor_memory.h>
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
@@ -19,7 +19,7 @@ namespace {
 void exchange_memory(const at::Tensor& parameter, const at::Tensor& to) {
   if (parameter.numel() == 0) return;
   to.copy_(parameter.detach().view({-1}));
-  set_memory(parameter, to);
+  weights::set_memory(parameter, to);
 }
 
 }  // namespace
@@ -92,8 +92,8 @@ void FlatParameters::take_replaced() {
                      tensor.device(), " now, expected ", own.scalar_type(), at::IntArrayRef(sizes), " on ",
                      own.device(), ": change the module before its optimizer is constructed"));
       own.copy_(tensor.detach().reshape({-1}));
-      detach_memory(tensor, own.options(), sizes, "it is moved into a bucket");
-      set_memory(tensor, own);
+      weights::detach_memory(tensor, own.options(), sizes, "it is moved into a bucket");
+      weights::set_memory(tensor, own);
     }
 }
 

@@ -1,6 +1,6 @@
 #include <weft/parallel/sharded/internal/flat_shard.h>
 
-#include <weft/parallel/sharded/internal/parameter_memory.h>
+#include <weft/parallel/weights/internal/tensor_memory.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
@@ -45,19 +45,22 @@ FlatShard::FlatShard(std::vector<data_parallel::NamedParameter> parameters, cons
   gathered_ = is_floating && options.compute ? original.dtype(*options.compute) : original;
   gradients_of_buffer_ = is_floating && options.reduction ? original.dtype(*options.reduction) : gathered_;
   make_part(group, options.in_host_memory ? original.device(at::kCPU) : original, first.requires_grad());
-  for (const ShardLayout::Slice& slice : own())
-    slice_in(part_, slice)
-        .copy_(parameters_[slice.parameter].tensor.detach().contiguous().view({-1}).slice(0, slice.begin,
-                                                                                          slice.end));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (weights::has_memory(parameters_[i].tensor)) take_values(i, parameters_[i].tensor.detach());
     parameters_[i].tensor.mutable_grad().reset();
     detach(i);
   }
 }
 
+void FlatShard::take_values(std::size_t parameter, const at::Tensor& values) {
+  const at::Tensor flat = values.contiguous().view({-1});
+  for (const ShardLayout::Slice& slice : own())
+    if (slice.parameter == parameter) slice_in(part_, slice).copy_(flat.slice(0, slice.begin, slice.end));
+}
+
 void FlatShard::detach(std::size_t parameter) {
   const at::Tensor& tensor = parameters_[parameter].tensor;
-  detach_memory(tensor, gathered_, sizes_[parameter], reason(parameter));
+  weights::detach_memory(tensor, gathered_, sizes_[parameter], reason(parameter));
   storages_[parameter] = tensor.storage();
 }
 
@@ -149,13 +152,12 @@ void FlatShard::take_replaced(const at::Tensor& buffer) {
                                                                 ": change the module before the " + owner_ +
                                                                 " is constructed");
     const at::Tensor values = replaced_values(tensor);
-    for (const ShardLayout::Slice& slice : own())
-      if (slice.parameter == i) slice_in(part_, slice).copy_(values.slice(0, slice.begin, slice.end));
+    take_values(i, values);
     detach(i);
     if (!buffer.defined()) continue;
     const at::Tensor whole = buffer.narrow(0, layout_.offsets[i], values.numel());
     whole.copy_(values);
-    set_memory(tensor, whole);
+    weights::set_memory(tensor, whole);
   }
 }
 
@@ -168,7 +170,7 @@ void FlatShard::place(const at::Tensor& buffer) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& tensor = parameters_[i].tensor;
     if (is_replaced(i)) continue;
-    set_memory(tensor, buffer.narrow(0, layout_.offsets[i], tensor.numel()));
+    weights::set_memory(tensor, buffer.narrow(0, layout_.offsets[i], tensor.numel()));
   }
 }
 
@@ -182,7 +184,7 @@ void FlatShard::keep_changes(const at::Tensor& buffer, const at::Tensor& before)
 
 void FlatShard::displace() {
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (!is_replaced(i)) remove_memory(parameters_[i].tensor, reason(i));
+    if (!is_replaced(i)) weights::remove_memory(parameters_[i].tensor, reason(i));
 }
 
 void FlatShard::add_gradient(std::size_t parameter, const at::Tensor& gradient, const at::Tensor& buffer) {

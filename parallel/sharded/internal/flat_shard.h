@@ -21,7 +21,8 @@ namespace weft::sharded {
 
 class FlatShard {
  public:
-  // parameters: of one type and device; all require grad or none does. Takes their values. The part is in the
+  // parameters: of one type and device; all require grad or none does. Takes the values of those that have
+  // memory; the others are zero. The part is in the
   // memory of the group, or in host memory (ShardOptions::in_host_memory). owner: a name for error messages.
   FlatShard(std::vector<data_parallel::NamedParameter> parameters, const collectives::Group& group,
             const ShardOptions& options, const std::string& owner);
@@ -30,6 +31,8 @@ class FlatShard {
   // has gradients.
   void set_group(const collectives::Group& group, bool trains);
 
+  // Copies this rank's elements of a parameter.
+  void take_values(std::size_t parameter, const at::Tensor& values);
   // Whether the part has gradients: a parameter required grad at construction or at a call of train(), or
   // set_group() was told so.
   bool trains() const { return part_gradients_.defined(); }

@@ -4,6 +4,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <mutex>
 #include <span>
@@ -19,6 +20,8 @@ using Construction = std::pair<std::string, std::uint32_t>;
 
 void compare(const Group& group, const Construction& own) {
   if (group.size() == 1) return;
+  // weights::deferred() may be constructing the module, and does not record the group's tensors.
+  const c10::impl::ExcludeDispatchKeyGuard not_deferred(c10::DispatchKey::DeferredInit);
   const auto all = group.all_gather_object(own).get();
   std::string others;  // whose generators are in another state than that of rank 0
   for (std::size_t rank = 1; rank < all.size(); ++rank) {

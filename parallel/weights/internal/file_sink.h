@@ -9,6 +9,7 @@
 #include <atomic>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace weft::weights {
@@ -41,6 +42,14 @@ SinkLayout safetensors_layout(const std::filesystem::path& path, TensorForms for
 SinkLayout shards_layout(const std::filesystem::path& folder, TensorForms forms,
                          std::map<std::string, std::string> notes, std::uint64_t max_shard_bytes);
 SinkLayout torch_layout(const std::filesystem::path& path, TensorForms forms);
+
+// Tensors as SaveOptions changes them.
+struct RenamedForms {
+  TensorForms forms;                                       // by their names in the file
+  std::vector<std::pair<std::string, std::string>> names;  // in the file, and before
+};
+// invalid_argument: two names become one.
+RenamedForms renamed(const TensorForms& forms, const SaveOptions& options);
 
 // Declares, writes and finishes; values: of the names before SaveOptions::names.
 void save_as(const TensorForms& forms, std::map<std::string, std::string> notes,

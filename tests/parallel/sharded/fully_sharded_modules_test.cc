@@ -103,6 +103,31 @@ TEST(FullyShardedForms, AForwardMayHaveNoArguments) {
                          [](auto& module, const Batch&) { return module.forward().square().mean(); });
 }
 
+// Other methods than forward.
+struct WithMethods : torch::nn::Module {
+  WithMethods()
+      : layer(register_module("layer", layer_of(3))), other(register_module("other", layer_of(4))) {}
+  at::Tensor forward(const at::Tensor& x) { return layer->forward(x); }
+  at::Tensor loss(const at::Tensor& x, double scale) {
+    return other->forward(forward(x)).square().mean() * scale;
+  }
+  std::shared_ptr<Block<Layer>> layer, other;
+};
+
+template <class Of>
+at::Tensor loss_by_method(Of& module, const Batch& batch) {
+  if constexpr (std::is_base_of_v<torch::nn::Module, Of>) {
+    return module.loss(batch.data, 2);
+  } else {
+    return module.run([&](WithMethods& of) { return of.loss(batch.data, 2); });
+  }
+}
+
+TEST(FullyShardedForms, AnotherMethodMayBeTheForward) {
+  expect_equal_gradients([] { return std::make_shared<WithMethods>(); },
+                         [](auto& module, const Batch& batch) { return loss_by_method(module, batch); });
+}
+
 // --- Frozen parts, and blocks without autograd ---
 
 struct Frozen : torch::nn::Module {

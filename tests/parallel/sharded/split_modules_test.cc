@@ -2,6 +2,7 @@
 // another one.
 #include <weft/dist_optim/checkpoint/tensor_file.h>
 #include <weft/parallel/sharded/checkpoint/export_tensors.h>
+#include <weft/parallel/sharded/checkpoint/weights.h>
 #include <weft/parallel/sharded/sharded_optimizer.h>
 #include <weft/parallel/tensor_parallel/gradients.h>
 #include <weft/parallel/tensor_parallel/linear.h>
@@ -189,6 +190,39 @@ TYPED_TEST(SplitModules, ContinueOnAnotherMesh) {
   for (std::size_t step = 0; step < steps; ++step) EXPECT_NEAR(losses[step], whole[step], 1e-10);
   for (const Grid grid : {Grid{1, 1}, Grid{1, 4}, Grid{4, 1}, Grid{2, 2}})
     this->expect_continues_in(grid, losses);
+}
+
+// Weights of the whole model, from a file and into files, on several meshes.
+TYPED_TEST(SplitModules, LoadAndSaveWeights) {
+  const auto path = [this](const std::string& name) { return this->folder.path / name; };
+  std::filesystem::create_directories(path("shards"));
+  for (const char* name : {"whole.safetensors", "whole.pt", "shards"}) {
+    on_ranks(1, [&](const Group& world) {
+      Net whole(world);
+      for (const at::Tensor& parameter : whole.parameters()) parameter.detach().mul_(3).add_(0.25);
+      weights::save(whole, *weights::create_sink(path(name)), {.notes = {{"from", "the test"}}});
+    });
+    for (const Grid grid : {Grid{1, 1}, Grid{1, 4}, Grid{4, 1}, Grid{2, 2}}) {
+      const std::string again = "again-" + std::string(name);
+      on_ranks(grid.data * grid.tensor, [&](const Group& world) {
+        Trainer<TypeParam> trainer(world, grid);
+        SlicedState state;
+        trainer.form.add_model_to(state);
+        const weights::NameMap in_model = [](const std::string& each) { return "model/" + each; };
+        load_weights(world, state, path(name), {.names = in_model});
+        save_weights(world, state, path(again),
+                     {.names = weights::prefixes({{"model/", ""}}), .notes = {{"from", "the test"}}});
+      });
+      const auto first = weights::open_source(path(name)), second = weights::open_source(path(again));
+      ASSERT_EQ(second->tensors().size(), first->tensors().size());
+      EXPECT_EQ(second->notes(), first->notes());
+      for (const auto& [tensor, form] : first->tensors())
+        expect_same(second->view(tensor), first->view(tensor),
+                    again + ": " + tensor + " by " + std::to_string(grid.data) + " x " +
+                        std::to_string(grid.tensor) + " ranks");
+      std::filesystem::remove_all(path(again));
+    }
+  }
 }
 
 // The checkpoint has whole tensors in their usual order, which other programs and layers read.

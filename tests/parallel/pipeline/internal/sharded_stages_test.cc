@@ -4,6 +4,7 @@
 #include <weft/parallel/schedule/text.h>
 #include <weft/parallel/sharded/checkpoint/checkpoints.h>
 #include <weft/parallel/sharded/fully_sharded_optimizer.h>
+#include <weft/parallel/weights/deferred.h>
 
 #include "tests/parallel/pipeline/blocks.h"
 #include "tests/support/torch_python.h"
@@ -98,6 +99,36 @@ TEST(ShardedStages, BeginWithTheParametersAndBuffersOfTheFirstPipeline) {
     for (const int stage : stages)
       for (const auto& buffer : graph[stage].module->named_buffers())
         EXPECT_TRUE(at::equal(buffer.value(), buffers[buffer.key()])) << buffer.key();
+  });
+}
+
+TEST(ShardedStages, OfDeferredModulesHaveTheirValues) {
+  const auto schedule =
+      schedule::add_unsharding(schedule::interleaved({.ranks = 2, .microbatches = 2, .chunks = 2}), 1);
+  const LayerGraph model = blocks(4);
+  const StageGraph whole = cut(model, {});
+  const Named expected = named_parameters_of(whole);
+  const at::Tensor outputs = trained(model)[0].forward({numbers({12, 6}, 5)})[0];
+  const auto buffers = whole[0].module->named_buffers();
+  on_ranks(4, [&](const Group& world) {
+    const Mesh mesh(world, 2);
+    const auto [graph, values] =
+        weights::deferred([&] { return graph_of(model, schedule, mesh.pipeline.rank()); });
+    GroupPipelineOptions options = sharded_over(mesh.data);
+    options.sharded->values = values;
+    GroupPipeline pipeline(mesh.pipeline, graph, schedule, options);
+    expect_slices_of(expected, pipeline.sharded().slices(), 0);
+    for (const int stage : stages_of(schedule, mesh.pipeline.rank()))
+      for (const auto& buffer : graph[stage].module->named_buffers())
+        EXPECT_TRUE(at::equal(buffer.value(), buffers[buffer.key()])) << buffer.key();
+    FullyShardedOptimizer optimizer(pipeline.sharded(), momentum);
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      pipeline.step({rows_of(numbers({12, 6}, 3) + step, mesh)}, {rows_of(numbers({12, 6}, 4), mesh)});
+      optimizer.step();
+    }
+    for (const at::Tensor& each : pipeline.evaluate({rows_of(numbers({12, 6}, 5), mesh)}))
+      EXPECT_TRUE(at::allclose(each, rows_of(outputs, mesh), 1e-10, 1e-10));
   });
 }
 

@@ -1,11 +1,11 @@
-#include <weft/parallel/sharded/internal/parameter_memory.h>
+#include <weft/parallel/weights/internal/tensor_memory.h>
 
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/accumulate.h>
 #include <torch/version.h>
 
-namespace weft::sharded {
+namespace weft::weights {
 namespace {
 
 c10::StorageImpl& storage_of(const at::Tensor& parameter) {
@@ -14,17 +14,22 @@ c10::StorageImpl& storage_of(const at::Tensor& parameter) {
 
 }  // namespace
 
-void detach_memory(const at::Tensor& parameter, const at::TensorOptions& options, at::IntArrayRef sizes,
-                   const std::string& reason) {
-  const auto bytes = static_cast<std::size_t>(c10::multiply_integers(sizes)) * options.dtype().itemsize();
+at::Tensor without_memory(const at::TensorOptions& options, at::IntArrayRef sizes, at::IntArrayRef strides,
+                          const std::string& reason) {
+  const std::size_t bytes = at::detail::computeStorageNbytes(sizes, strides, options.dtype().itemsize());
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                        at::DataPtr(nullptr, options.device()),
                                                        /*allocator=*/nullptr, /*resizable=*/false);
-  const at::Tensor fresh = at::detail::make_tensor<c10::TensorImpl>(
+  const at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(std::move(storage)), c10::DispatchKeySet(options.computeDispatchKey()), options.dtype());
-  fresh.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-  parameter.set_data(fresh);
-  remove_memory(parameter, reason);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  remove_memory(tensor, reason);
+  return tensor;
+}
+
+void detach_memory(const at::Tensor& parameter, const at::TensorOptions& options, at::IntArrayRef sizes,
+                   const std::string& reason) {
+  parameter.set_data(without_memory(options, sizes, c10::contiguous_strides(sizes), reason));
 }
 
 void set_memory(const at::Tensor& parameter, const at::Tensor& elements) {
@@ -38,7 +43,7 @@ void set_memory(const at::Tensor& parameter, const at::Tensor& elements) {
 }
 
 bool has_memory(const at::Tensor& parameter) {
-  return storage_of(parameter)._mutable_data_ptr_no_checks().get() != nullptr;
+  return parameter.numel() == 0 || storage_of(parameter)._mutable_data_ptr_no_checks().get() != nullptr;
 }
 
 void remove_memory(const at::Tensor& parameter, const std::string& reason) {
@@ -51,4 +56,4 @@ void remove_memory(const at::Tensor& parameter, const std::string& reason) {
 #endif
 }
 
-}  // namespace weft::sharded
+}  // namespace weft::weights
