@@ -26,8 +26,8 @@ void expect_icu(UErrorCode status, const std::string& what) {
 }
 
 // The characters of tokenizer.json that stand for bytes: printable ones for themselves, and the characters
-// from U+0100 on for the other bytes, in their order.
-std::array<int, 324> byte_alphabet() {
+// from U+0100 on for the other bytes, in their order. -1: a character that stands for no byte.
+constexpr std::array<int, 324> byte_alphabet() {
   std::array<int, 324> bytes{};
   bytes.fill(-1);
   std::size_t next = 256;
@@ -40,14 +40,13 @@ std::array<int, 324> byte_alphabet() {
 
 // The bytes for which the characters of a token stand. nullopt: a character stands for no byte.
 std::optional<std::string> bytes_of(const std::string& token) {
-  static constexpr auto no_byte = -1;
-  static const auto alphabet = byte_alphabet();
+  constexpr auto alphabet = byte_alphabet();
   std::string bytes;
   for (std::size_t i = 0; i < token.size(); ++i) {
     std::size_t character = static_cast<unsigned char>(token[i]);
     if (character >= 0xC0 && i + 1 < token.size())  // the first of the two bytes of a character below U+0800
       character = (character & 0x3F) << 6 | (static_cast<unsigned char>(token[++i]) & 0x3F);
-    if (character >= alphabet.size() || alphabet[character] == no_byte) return {};
+    if (character >= alphabet.size() || alphabet[character] < 0) return {};
     bytes += static_cast<char>(alphabet[character]);
   }
   return bytes;

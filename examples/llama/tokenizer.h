@@ -2,7 +2,8 @@
 //
 // A text is split into words by regular expressions, and each word into tokens. At first a word is its bytes.
 // Then the pair of tokens that is first in the list of merges becomes one token, until no pair is in the
-// list. Texts of special tokens, such as <|end_of_text|>, are these tokens. Thread-safe.
+// list. Texts of special tokens, such as <|end_of_text|>, are these tokens. ICU's version of Unicode
+// determines which characters are letters and numbers. Thread-safe.
 #pragma once
 
 #include <unicode/regex.h>

@@ -140,6 +140,10 @@ class Batches {
 
 // Copies config.json, the files of the tokenizer, and all others that are not weights.
 void copy_other_files(const fs::path& from, const fs::path& to) {
+  fs::create_directories(to);
+  if (fs::equivalent(from, to))
+    throw std::invalid_argument(
+        fmt::format("--out {}: expected another folder than that of the model", to.string()));
   for (const auto& file : fs::directory_iterator(from)) {
     const std::string name = file.path().filename().string(), extension = file.path().extension().string();
     if (file.is_regular_file() && name.find(".safetensors") == std::string::npos && extension != ".bin" &&
@@ -154,6 +158,7 @@ void train(rpc::Agent& agent, const Settings& wanted) {
   const auto world = collectives::Group::create(agent).get();
   const Config config = read_config(wanted.model);
   Settings settings = fitted(wanted, config, world.size());
+  if (world.rank() == 0) copy_other_files(settings.model, settings.out);
   Batches batches(Tokenizer(settings.model), settings);
   if (settings.steps == 0) settings.steps = batches.per_pass();
   const auto mesh =
@@ -194,7 +199,6 @@ void train(rpc::Agent& agent, const Settings& wanted) {
   if (world.rank() == 0) {
     progress.finish();
     write_loss_curve(points, "Fine-tuning of " + settings.model, settings.out, /*digits=*/9);
-    copy_other_files(settings.model, settings.out);
   }
   write_weights(world, state, forms, settings.out);
 }

@@ -161,6 +161,7 @@ class Llama(FolderTest):
                                 (sizes(3, 1, 1), "8 rows of a batch cannot be split over data 3 x micro-batches 1"),
                                 (("--batch-size", 1000), "expected at least 256001, a batch of 1000 parts of 256 tokens")]:
             expect_refused(reason, "train", TINY, TEXT, "--out", self.folder / "out", *options)
+        expect_refused("expected another folder than that of the model", "train", model, TEXT, "--out", model)
 
 
 if __name__ == "__main__":

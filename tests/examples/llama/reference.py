@@ -70,6 +70,10 @@ def make_model(variant, folder):
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=[BEGIN, END, "<|pad|>"], show_progress=False,
                                              initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train([str(TEXT)], trainer)
+    if tokenizer.model.ignore_merges:  # a word for which this matters
+        parts = json.loads(tokenizer.to_str())
+        parts["model"]["merges"].remove(["Ġt", "he"])
+        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(parts))
     if variant != "gpt2":
         tokenizer.post_processor = tokenizers.processors.Sequence([
             tokenizers.processors.ByteLevel(trim_offsets=False),
