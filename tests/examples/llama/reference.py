@@ -72,7 +72,7 @@ def make_model(variant, folder):
     tokenizer.train([str(TEXT)], trainer)
     if tokenizer.model.ignore_merges:  # a word for which this matters
         parts = json.loads(tokenizer.to_str())
-        parts["model"]["merges"].remove(["Ġt", "he"])
+        parts["model"]["merges"].remove(["Ġth", "e"])
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(parts))
     if variant != "gpt2":
         tokenizer.post_processor = tokenizers.processors.Sequence([
