@@ -31,6 +31,8 @@ at::Tensor rotate(const at::Tensor& x, std::int64_t first_position, const at::Te
   return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
 }
 
+}  // namespace
+
 // k_proj or v_proj. If there are fewer heads than ranks, each rank has all of the weight, and computes the
 // head that its queries use.
 struct KeyValueProjection : SplitModule {
@@ -109,8 +111,6 @@ struct Head : torch::nn::Module {
   at::Tensor forward(const at::Tensor& features) { return rows->logits(features); }
   VocabularyParallelEmbedding rows{nullptr};
 };
-
-}  // namespace
 
 struct RmsNorm : torch::nn::Module {
   explicit RmsNorm(const Config& config) : epsilon(config.epsilon) {

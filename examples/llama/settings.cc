@@ -29,6 +29,7 @@ Settings parse_settings(int argc, char** argv) {
   const auto command = [&](const std::string& name, const std::string& description) {
     CLI::App& added = *app.add_subcommand(name, description);
     added.callback([&settings, name] { settings.command = name; });
+    added.footer("llama --help lists the options of all commands: ranks, threads and seed.");
     added.add_option("FOLDER", settings.model, "Folder of the model")
         ->required()
         ->check(CLI::ExistingDirectory);
