@@ -104,6 +104,29 @@ class Llama(FolderTest):
                              sorted([*(file.name for file in TINY.iterdir()), "loss.csv", "loss.svg"]))
         self.train(TINY, expected, (2, 1, 1), "--microbatches", 2)
 
+    def test_pipelines_have_the_losses_of_one_process(self):
+        model = self.folder / "untied"  # the tiny model, with a copy of its embedding as the output layer
+        shutil.copytree(TINY, model)
+        (model / "config.json").write_text(json.dumps({**json.loads((TINY / "config.json").read_text()), "tie_word_embeddings": False}))
+        data = (TINY / "model.safetensors").read_bytes()
+        header_end = 8 + struct.unpack("<Q", data[:8])[0]
+        header, tensors = json.loads(data[8:header_end]), data[header_end:]
+        form = header["model.embed_tokens.weight"]
+        begin, end = form["data_offsets"]
+        header["lm_head.weight"] = {**form, "data_offsets": [len(tensors), len(tensors) + end - begin]}
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + tensors + tensors[begin:end])
+
+        expected = self.recorded()
+        self.expect_outputs(model, expected)
+        whole = self.folder / "whole"
+        succeed(PROGRAM, "train", model, TEXT, "--out", whole, *expected["training"])
+        expected["losses"] = [float(row["loss"]) for row in loss_table(whole)]
+        for mesh in PIPELINES:
+            out = self.train(model, expected, mesh)
+            self.assertEqual(self.generated(out, expected["prompt"]), self.generated(whole, expected["prompt"]), mesh)
+
     def test_it_prints_the_text(self):
         lines = succeed(PROGRAM, "generate", TINY, "--prompt", "Préface <|end_of_text|>\n漢字", "--tokens", 1)
         self.assertTrue("\n".join(lines).startswith("Préface \n漢字"), lines)
