@@ -16,6 +16,7 @@
 
 #include <utility>
 
+#include "fashion_mnist/learning_rate.h"
 #include "fashion_mnist/loss_curve.h"
 #include "fashion_mnist/progress.h"
 #include "gpt/checkpoint.h"
@@ -66,7 +67,7 @@ void train(rpc::Agent& agent, const Settings& wanted) {
     pipeline::GroupStep done = model.step({batch.bytes}, {batch.following});
     tensor_parallel::clip_grad_norm(model.sharded().placements(), {{data, true}, {stages, true}, {tensor}},
                                     1.0);
-    optimizer.set_learning_rate(rate_at(step, settings));
+    optimizer.set_learning_rate(cosine_rate(step, settings.steps, settings.learning_rate));
     optimizer.step();
 
     const at::Tensor loss = done.loss.to(at::kDouble);

@@ -8,9 +8,7 @@
 #include <weft/parallel/tensor_parallel/conjugates.h>
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
-#include <numbers>
 
 using namespace weft;
 
@@ -24,13 +22,6 @@ std::string readable(std::string text) {
 }
 
 }  // namespace
-
-double rate_at(std::int64_t step, const Settings& settings) {
-  const double done = static_cast<double>(step + 1) / static_cast<double>(settings.steps);
-  const double factor =
-      done < 0.05 ? done / 0.05 : 0.55 + 0.45 * std::cos(std::numbers::pi * (done - 0.05) / 0.95);
-  return settings.learning_rate * factor;
-}
 
 void write_profile(const pipeline::LayerGraph& layers, const Settings& settings) {
   const at::Tensor microbatch =

@@ -1,4 +1,4 @@
-// The learning rate, the results of a run, and the pictures and files that show them.
+// The results of a run, and the pictures and files that show them.
 #pragma once
 
 #include <weft/parallel/collectives/device_mesh.h>
@@ -11,10 +11,6 @@
 #include "fashion_mnist/loss_curve.h"
 #include "gpt/settings.h"
 #include "gpt/text.h"
-
-// The learning rate. It rises to the highest rate in the first twentieth of the steps, then falls along a
-// cosine to a tenth of the highest rate.
-double rate_at(std::int64_t step, const Settings& settings);
 
 // Writes the input of `weft plan`: the costs of the layers for one micro-batch, and in FILE.kept the bytes
 // that the layers keep for backward.
