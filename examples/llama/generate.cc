@@ -1,8 +1,10 @@
 #include "llama/generate.h"
 
 #include <fmt/ranges.h>
+#include <weft/parallel/sharded/checkpoint/weights.h>
 #include <weft/parallel/sharded/training_state.h>
 #include <weft/parallel/tensor_parallel/conjugates.h>
+#include <weft/parallel/weights/deferred.h>
 #include <weft/parallel/weights/sink.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 
 #include "llama/model.h"
 #include "llama/tokenizer.h"
-#include "llama/weights.h"
 
 using namespace weft;
 
@@ -37,12 +38,12 @@ void generate(rpc::Agent& agent, const Settings& wanted) {
   const Config config = read_config(wanted.model);
   const Settings settings = fitted(wanted, config, tensor.size());
   const Tokenizer tokenizer(settings.model);
-  Llama model(tensor, config);
-  const auto source = weights::open_source(settings.model);
-  (void)tensors_in(*source, config);
+  const auto [llama, values] = weights::deferred([&] { return std::make_shared<Llama>(tensor, config); });
+  Llama& model = *llama;
+  values->materialize(model, /*initialize=*/false);
   sharded::SlicedState state;
   sharded::add_module(state, model, /*prefix=*/"");
-  read_weights(state, *source);
+  sharded::load_weights(tensor, state, settings.model, {.names = names_in_model(config), .convert = true});
 
   std::vector<std::int64_t> tokens = tokenizer.encode(settings.prompt);
   if (tokens.empty()) throw std::runtime_error("--prompt has no tokens: expected at least one");

@@ -3,6 +3,7 @@
 #include <weft/parallel/tensor_parallel/conjugates.h>
 #include <weft/parallel/tensor_parallel/cross_entropy.h>
 #include <weft/parallel/tensor_parallel/linear.h>
+#include <weft/parallel/weights/deferred.h>
 
 #include <cctype>
 #include <numbers>
@@ -15,6 +16,7 @@ namespace {
 
 // The angles by which pairs of features are rotated, in radians for each position: [head width / 2].
 at::Tensor frequencies_of(const Config& config) {
+  const weft::weights::NotDeferred not_deferred;  // it is not a tensor of the module
   const at::Tensor exponents = at::arange(0, config.head_width, 2, at::kFloat) / config.head_width;
   const at::Tensor all = 1.0 / at::pow(config.rotary_base, exponents);
   if (!config.llama3) return all / config.rotary_factor;
@@ -188,6 +190,13 @@ std::string name_in_file(const std::string& parameter) {
   if (parameter == "lm_head.rows.weight") return "lm_head.weight";
   const bool in_layer = std::isdigit(static_cast<unsigned char>(parameter[0])) != 0;
   return (in_layer ? "model.layers." : "model.") + parameter;
+}
+
+weft::weights::NameMap names_in_model(const Config& config) {
+  return [tied = config.tied](const std::string& name) {
+    const bool computed = name.ends_with("rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
+    return computed ? std::string() : name;
+  };
 }
 
 weft::pipeline::Loss llama_loss(const Group& tensor, const Config& config) {

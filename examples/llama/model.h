@@ -8,6 +8,7 @@
 #include <weft/parallel/pipeline/loss.h>
 #include <weft/parallel/sharded/block.h>
 #include <weft/parallel/tensor_parallel/vocabulary_embedding.h>
+#include <weft/parallel/weights/names.h>
 
 #include <memory>
 #include <string>
@@ -46,6 +47,8 @@ weft::pipeline::LayerGraph llama_layers(const weft::collectives::Group& tensor, 
 std::vector<int> llama_cuts(const Config& config, int stages);
 // The name in a file of a parameter of these layers.
 std::string name_in_file(const std::string& parameter);
+// The tensors of a file that the model has. Some files also have those that are computed from others.
+weft::weights::NameMap names_in_model(const Config& config);
 
 // The mean cross entropy of the logits and the tokens that follow.
 weft::pipeline::Loss llama_loss(const weft::collectives::Group& tensor, const Config& config);

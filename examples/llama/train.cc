@@ -5,25 +5,28 @@
 #include <weft/parallel/collectives/device_mesh.h>
 #include <weft/parallel/pipeline/group_pipeline.h>
 #include <weft/parallel/schedule/generators.h>
+#include <weft/parallel/sharded/checkpoint/weights.h>
 #include <weft/parallel/sharded/fully_sharded_data_parallel.h>
 #include <weft/parallel/sharded/fully_sharded_optimizer.h>
 #include <weft/parallel/tensor_parallel/gradients.h>
+#include <weft/parallel/weights/deferred.h>
 
 #include <memory>
+#include <utility>
 
 #include "fashion_mnist/learning_rate.h"
 #include "fashion_mnist/loss_curve.h"
 #include "fashion_mnist/progress.h"
 #include "llama/model.h"
 #include "llama/tokenizer.h"
-#include "llama/weights.h"
 
 using namespace weft;
 namespace fs = std::filesystem;
 
 namespace {
 
-// A model whose parameters are split over the ranks of a mesh.
+// A model whose parameters are split over the ranks of a mesh. They are zero, and no rank has the whole
+// model.
 class Model {
  public:
   virtual ~Model() = default;
@@ -40,7 +43,9 @@ class WholeModel final : public Model {
   WholeModel(const collectives::DeviceMesh& mesh, const Config& config, const Settings& settings)
       : microbatches_(settings.microbatches),
         loss_(llama_loss(mesh.group("tensor"), config)),
-        llama_(mesh.group("data"), std::make_shared<Llama>(mesh.group("tensor"), config)) {}
+        llama_(split(
+            mesh, weights::deferred([&] { return std::make_shared<Llama>(mesh.group("tensor"), config); }))) {
+  }
 
   at::Tensor compute(const at::Tensor& tokens, const at::Tensor& following) override {
     at::Tensor sum = at::zeros({});
@@ -55,6 +60,12 @@ class WholeModel final : public Model {
   const sharded::ShardedUnits& units() const override { return llama_.units(); }
 
  private:
+  template <class Deferred>
+  static sharded::FullyShardedDataParallel<Llama> split(const collectives::DeviceMesh& mesh,
+                                                        const Deferred& deferred) {
+    return {mesh.group("data"), deferred.first, {.values = deferred.second, .initialize = false}};
+  }
+
   const int microbatches_;
   const pipeline::Loss loss_;
   sharded::FullyShardedDataParallel<Llama> llama_;
@@ -63,10 +74,11 @@ class WholeModel final : public Model {
 class Stages final : public Model {
  public:
   Stages(const collectives::DeviceMesh& mesh, const Config& config, const Settings& settings)
-      : pipeline_(mesh.group("pipeline"), graph_of(mesh, config, settings), schedule_of(settings),
+      : deferred_(weights::deferred([&] { return graph_of(mesh, config, settings); })),
+        pipeline_(mesh.group("pipeline"), deferred_.first, schedule_of(settings),
                   {.loss = llama_loss(mesh.group("tensor"), config),
                    .data_parallel = mesh.group("data"),
-                   .sharded = sharded::ShardOptions{}}) {}
+                   .sharded = sharded::ShardOptions{.values = deferred_.second, .initialize = false}}) {}
 
   at::Tensor compute(const at::Tensor& tokens, const at::Tensor& following) override {
     return pipeline_.step({tokens}, {following}).loss;
@@ -89,6 +101,7 @@ class Stages final : public Model {
                           .seed = settings.seed});
   }
 
+  const std::pair<pipeline::StageGraph, std::shared_ptr<weights::InitialValues>> deferred_;
   pipeline::GroupPipeline pipeline_;
 };
 
@@ -170,9 +183,8 @@ void train(rpc::Agent& agent, const Settings& wanted) {
 
   const auto model = create_model(mesh, config, settings);
   const auto source = weights::open_source(settings.model);
-  const weights::TensorForms forms = tensors_in(*source, config);
   const sharded::SlicedState state = parts_of(*model);
-  read_weights(state, *source);
+  sharded::load_weights(world, state, *source, {.names = names_in_model(config), .convert = true});
   sharded::FullyShardedOptimizer optimizer(
       model->units(), torch::optim::AdamWOptions(settings.learning_rate).weight_decay(settings.weight_decay));
 
@@ -200,5 +212,7 @@ void train(rpc::Agent& agent, const Settings& wanted) {
     progress.finish();
     write_loss_curve(points, "Fine-tuning of " + settings.model, settings.out, /*digits=*/9);
   }
-  write_weights(world, state, forms, settings.out);
+  sharded::save_weights(world, state, fs::path(settings.out) / "model.safetensors",
+                        {.notes = {{"format", "pt"}},  // transformers expects it
+                         .dtype = source->form("model.embed_tokens.weight").dtype});
 }

@@ -33,6 +33,12 @@ class WeightsTest(FolderTest):
         self.assertIn("model.weight  float32        [3, 2]                24 B\n", listed)
         self.assertIn("\nepoch = 12\n", listed)
 
+    def test_lists_and_converts_a_checkpoint(self):
+        listed = self.printed(DATA / "dcp_three")
+        self.assertIn("24 tensors", listed)
+        self.assertEqual(self.printed("convert", DATA / "dcp_three", "whole.safetensors"), "")
+        self.assertEqual(self.printed("whole.safetensors"), listed)
+
     def test_lists_each_name_on_one_line(self):
         header = rb'{"a\u001b\nb":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}'
         (pathlib.Path(self.folder) / "odd.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
