@@ -28,7 +28,8 @@ bool have_same_bytes(const at::Tensor& one, const at::Tensor& other) {
 void expect_no_faults(const Source& source, const std::map<std::string, std::vector<std::string>>& by_kind) {
   std::string text;
   for (const auto& [kind, all] : by_kind)
-    for (const std::string& each : all) text += (&each == &all.front() ? "\n  " + kind + ": " : ", ") + each;
+    for (const std::string& each : all)
+      text += (&each == &all.front() ? (text.empty() ? " " : "; ") + kind + ": " : ", ") + each;
   if (!text.empty())
     throw rpc::Error(rpc::ErrorKind::invalid_argument,
                      source.description() + ": does not fit the module:" + text);
