@@ -134,15 +134,15 @@ void AutogradLayer::enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassSt
   call.add_part(std::make_shared<MessagePart>(pass, std::nullopt, backward));
 }
 
-bool AutogradLayer::may_release(const PassId& id, const rpc::AgentId& by) const {
-  if (by.incarnation == id.origin) return true;
+bool AutogradLayer::may_release(const PassId& id, const rpc::AgentId& sender) const {
+  if (sender.incarnation == id.origin) return true;
   std::shared_ptr<PassState> pass;
   {
     rpc::MutexLock lock(mutex_);
     const auto found = passes_.find(id);
     if (found != passes_.end()) pass = found->second;
   }
-  return pass != nullptr && pass->met().contains(by);
+  return pass != nullptr && pass->met().contains(sender);
 }
 
 void AutogradLayer::release(const PassId& id, std::exception_ptr error) {

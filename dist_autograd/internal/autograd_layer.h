@@ -76,9 +76,9 @@ class WEFT_EXPORT AutogradLayer final : public rpc::CallHook,
   // Makes the call part of the pass. backward: the call belongs to a backward of the pass that is itself
   // recorded.
   static void enroll(rpc::OutgoingCall& call, const std::shared_ptr<PassState>& pass, bool backward = false);
-  // Whether that agent may end the pass here: its origin, and the workers with which this worker exchanged
+  // Whether the sender may end the pass here: its origin, and the workers with which this worker exchanged
   // calls of the pass.
-  bool may_release(const PassId& id, const rpc::AgentId& by) const;
+  bool may_release(const PassId& id, const rpc::AgentId& sender) const;
   // Ends the pass here, and notifies the workers with which this worker exchanged calls of the pass.
   void release(const PassId& id, std::exception_ptr error);
   std::size_t live_passes() const;

@@ -45,12 +45,12 @@ void BackwardShare::add_root(const at::Tensor& root, at::Tensor gradient) {
 // --- Messages of the backward ---
 
 template <class Work>
-void BackwardShare::take_in(const std::optional<rpc::AgentId>& by, const Trace& trace, Done acknowledge,
+void BackwardShare::take_in(const std::optional<rpc::AgentId>& sender, const Trace& trace, Done acknowledge,
                             Work work) {
   if (error_ != nullptr) return acknowledge(error_);
   trace_ = trace;
   const bool engaged = termination_.engage(acknowledge);
-  if (engaged) engaged_by_ = by;
+  if (engaged) engaged_by_ = sender;
   try {
     work();
   } catch (...) {

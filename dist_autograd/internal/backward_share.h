@@ -84,7 +84,7 @@ class BackwardShare final : public std::enable_shared_from_this<BackwardShare> {
 
   // Accepts a message and calls `work`, which executes the request. The message is acknowledged now or later.
   template <class Work>
-  void take_in(const std::optional<rpc::AgentId>& by, const Trace& trace, Done acknowledge, Work work);
+  void take_in(const std::optional<rpc::AgentId>& sender, const Trace& trace, Done acknowledge, Work work);
   // Sends a message of this backward, which the receiver acknowledges. way: the device map of its arguments;
   // null: no map.
   template <auto Method, class... Given>
