@@ -257,8 +257,8 @@ torch::OrderedDict<std::string, at::Tensor> ShardedModule::named_parameters() co
 void ShardedModule::add_to(SlicedState& state, const std::string& prefix) const {
   runner_->take_replaced();
   units().add_to(state, prefix);
-  add_aliases(state, module_->named_parameters(), prefix);
   add_tensors(state, ignored_, prefix, tensor_parallel::placements(*module_));
+  add_aliases(state, module_->named_parameters(), prefix);
   add_tensors(state, module_->named_buffers(), prefix);
 }
 

@@ -94,6 +94,13 @@ std::vector<std::vector<NamedParameter>> by_kind(const std::vector<NamedParamete
   return kinds;
 }
 
+// Calls f(). If it fails on a rank of the group or of its replicas, all their ranks throw.
+template <class F>
+void run_on_all_shards(const ShardGroups& groups, F f) {
+  const auto run = [&] { training::run_on_all_ranks(groups.gathers, f); };
+  groups.replicas ? training::run_on_all_ranks(*groups.replicas, run) : run();
+}
+
 }  // namespace
 
 void materialize_whole(const ShardSetup& setup, const std::vector<at::Tensor>& tensors) {
@@ -103,14 +110,14 @@ void materialize_whole(const ShardSetup& setup, const std::vector<at::Tensor>& t
   if (setup.groups.replicas) training::broadcast_tensors(*setup.groups.replicas, {state}, 0).get();
   training::broadcast_tensors(setup.groups.gathers, {state}, 0).get();
   values->set_random_state(state);
-  values->materialize(tensors);
+  run_on_all_shards(setup.groups, [&] { values->materialize(tensors); });
 }
 
 torch::OrderedDict<std::string, at::Tensor> with_memory(
     const torch::OrderedDict<std::string, at::Tensor>& tensors) {
   torch::OrderedDict<std::string, at::Tensor> selected;
   for (const auto& entry : tensors)
-    if (!entry.value().has_storage() || weights::has_memory(entry.value()))
+    if (!entry.value().has_storage() || (entry.value().numel() > 0 && weights::has_memory(entry.value())))
       selected.insert(entry.key(), entry.value());
   return selected;
 }
@@ -157,8 +164,10 @@ ShardedUnits::ShardedUnits(ShardSetup setup, const std::vector<UnitParameters>& 
   if (deferred.empty() || !setup_.options.initialize) return;
   std::vector<at::Tensor> wanted;
   for (const Deferred& each : deferred) wanted.push_back(each.tensor);
-  setup_.options.values->compute(wanted, [&](std::size_t i, const at::Tensor& values) {
-    deferred[i].shard->take_values(deferred[i].parameter, values);
+  run_on_all_shards(setup_.groups, [&] {
+    setup_.options.values->compute(wanted, [&](std::size_t i, const at::Tensor& values) {
+      deferred[i].shard->take_values(deferred[i].parameter, values);
+    });
   });
 }
 

@@ -69,11 +69,14 @@ void add_tensors(SlicedState& to, const torch::OrderedDict<std::string, at::Tens
 
 void add_aliases(SlicedState& to, const torch::OrderedDict<std::string, at::Tensor>& tensors,
                  const std::string& prefix) {
-  std::map<const void*, std::string> first;
-  for (const auto& entry : tensors) {
-    if (!entry.value().defined()) continue;
-    const auto [name, added] = first.emplace(entry.value().unsafeGetTensorImpl(), entry.key());
-    if (!added) to.aliases[prefix + entry.key()] = prefix + name->second;
+  std::map<const void*, std::vector<std::string>> names;
+  for (const auto& entry : tensors)
+    names[entry.value().unsafeGetTensorImpl()].push_back(prefix + entry.key());
+  for (const auto& [tensor, all] : names) {
+    const auto name =
+        std::find_if(all.begin(), all.end(), [&](const auto& each) { return to.tensors.contains(each); });
+    for (const std::string& other : all)
+      if (name != all.end() && other != *name) to.aliases[other] = *name;
   }
 }
 

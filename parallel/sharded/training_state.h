@@ -80,7 +80,7 @@ WEFT_EXPORT void add_tensors(SlicedState& to, const torch::OrderedDict<std::stri
                              const std::vector<tensor_parallel::Placement>& placements = {},
                              bool equal = false);
 
-// Adds the other names of tensors that have several.
+// Adds the other names of tensors that the state has under one of their names.
 WEFT_EXPORT void add_aliases(SlicedState& to, const torch::OrderedDict<std::string, at::Tensor>& tensors,
                              const std::string& prefix);
 

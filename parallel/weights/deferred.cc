@@ -101,6 +101,8 @@ at::Tensor state_of_default_generator() {
   return generator.get_state();
 }
 
+std::string text_of(const at::Tensor& tensor) { return c10::str(tensor.scalar_type(), tensor.sizes()); }
+
 bool is_generator(const c10::Argument& argument) { return argument.name() == "generator"; }
 
 }  // namespace
@@ -112,9 +114,10 @@ struct InitialValues::Recording {
   std::unordered_map<const c10::GeneratorImpl*, at::Generator> generators;  // as they were at first
   at::Tensor random_state = state_of_default_generator();
 
+  // Also of tensors without elements.
   bool is_without_memory(const at::Tensor& tensor) const {
     return tensor.defined() && tensor.has_storage() && storages.contains(storage_of(tensor)) &&
-           !has_memory(tensor);
+           storage_of(tensor)->_mutable_data_ptr_no_checks().get() == nullptr;
   }
   // The tensor as it is now.
   at::Tensor kept(const at::Tensor& tensor) const {
@@ -134,6 +137,11 @@ struct InitialValues::Recording {
   Stack with_memory(const std::vector<IValue>& arguments) const;
   void record(const c10::OperatorHandle& operation, Stack& stack);
   void record_new(const c10::OperatorHandle& operation, Stack& stack, Step step);
+  // The results that these arguments give: meta tensors, or tensors with memory. Only their shapes are valid.
+  Stack shapes_of_results(const c10::OperatorHandle& operation, const std::vector<IValue>& arguments,
+                          std::optional<c10::Device>& device) const;
+  // Operations resize an `out` argument to the size of their result.
+  void resize_outputs(const c10::OperatorHandle& operation, const Stack& stack);
 };
 
 namespace {
@@ -191,6 +199,7 @@ InitialValues::Recording& begin_recording(InitialValues& to) {
 
 void InitialValues::Recording::record(const c10::OperatorHandle& operation, Stack& stack) {
   const c10::FunctionSchema& schema = operation.schema();
+  resize_outputs(operation, stack);
   Step step{
       .operation = operation, .arguments = {}, .draws = operation.hasTag(at::Tag::nondeterministic_seeded)};
   for (const IValue& argument : torch::jit::last(stack, schema.arguments().size())) {
@@ -217,13 +226,41 @@ void InitialValues::Recording::record(const c10::OperatorHandle& operation, Stac
   steps.push_back(std::move(step));
 }
 
-void InitialValues::Recording::record_new(const c10::OperatorHandle& operation, Stack& stack, Step step) {
+void InitialValues::Recording::resize_outputs(const c10::OperatorHandle& operation, const Stack& stack) {
   const c10::FunctionSchema& schema = operation.schema();
+  const auto given = torch::jit::last(stack, schema.arguments().size());
+  std::vector<at::Tensor> outputs;
+  for (std::size_t i = 0; i < given.size(); ++i)
+    if (schema.arguments()[i].kwarg_only() && writes(schema.arguments()[i]))
+      for (const at::Tensor& tensor : tensors_in(given[i])) outputs.push_back(tensor);
+  if (outputs.empty()) return;
+  std::vector<IValue> arguments;
+  for (const IValue& argument : given)
+    arguments.push_back(map_tensors(argument, [&](const at::Tensor& tensor) { return kept(tensor); }));
   std::optional<c10::Device> device;
+  auto output = outputs.begin();
+  for (const IValue& result : shapes_of_results(operation, arguments, device))
+    for (const at::Tensor& form : tensors_in(result)) {
+      if (output == outputs.end()) return;
+      const at::Tensor& tensor = *output++;
+      if (tensor.sizes() == form.sizes() || !is_without_memory(tensor)) continue;
+      const auto empty = c10::Dispatcher::singleton().findSchemaOrThrow("aten::empty_strided", "");
+      Stack made{form.sizes(), form.strides(), tensor.scalar_type(), IValue(), tensor.device(), IValue()};
+      record(empty, made);
+      tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(made.front().toTensor().storage());
+      tensor.unsafeGetTensorImpl()->set_storage_offset(0);
+      tensor.unsafeGetTensorImpl()->set_sizes_and_strides(form.sizes(), form.strides());
+    }
+}
+
+Stack InitialValues::Recording::shapes_of_results(const c10::OperatorHandle& operation,
+                                                  const std::vector<IValue>& arguments,
+                                                  std::optional<c10::Device>& device) const {
+  const c10::FunctionSchema& schema = operation.schema();
   Stack on_meta;
   for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
     const std::string& name = schema.arguments()[i].name();
-    IValue value = map_tensors(step.arguments[i], [&](const at::Tensor& tensor) {
+    IValue value = map_tensors(arguments[i], [&](const at::Tensor& tensor) {
       if (!device) device = tensor.device();
       return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
     });
@@ -235,23 +272,36 @@ void InitialValues::Recording::record_new(const c10::OperatorHandle& operation, 
     }
     on_meta.push_back(std::move(value));
   }
-  torch::jit::drop(stack, schema.arguments().size());
   try {
     const at::AutoDispatchBelowADInplaceOrView without_history;
     operation.callBoxed(on_meta);
   } catch (const std::exception&) {
     // The operation needs elements, or does not know meta tensors.
-    on_meta = with_memory(step.arguments);
+    on_meta = with_memory(arguments);
     for (std::size_t i = 0; i < on_meta.size(); ++i)
       if (is_generator(schema.arguments()[i])) on_meta[i] = at::detail::createCPUGenerator();
     operation.callBoxed(on_meta);
   }
-  for (const IValue& result : on_meta)
+  return on_meta;
+}
+
+void InitialValues::Recording::record_new(const c10::OperatorHandle& operation, Stack& stack, Step step) {
+  const c10::FunctionSchema& schema = operation.schema();
+  std::optional<c10::Device> device;
+  const Stack results = shapes_of_results(operation, step.arguments, device);
+  torch::jit::drop(stack, schema.arguments().size());
+  for (const IValue& result : results)
     stack.push_back(map_tensors(result, [&](const at::Tensor& form) {
       const at::Tensor tensor = make(form, device.value_or(at::kCPU));
       step.results.push_back(kept(tensor));
       return tensor;
     }));
+  // The default dtype may be another one when a factory is computed.
+  const bool has_tensors = std::any_of(step.arguments.begin(), step.arguments.end(),
+                                       [](const IValue& each) { return !tensors_in(each).empty(); });
+  for (std::size_t i = 0; i < step.arguments.size() && !has_tensors && !step.results.empty(); ++i)
+    if (schema.arguments()[i].name() == "dtype" && step.arguments[i].isNone())
+      step.arguments[i] = step.results.front().scalar_type();
   steps.push_back(std::move(step));
 }
 
@@ -272,6 +322,7 @@ void InitialValues::Recording::compute(const std::vector<at::Tensor>& wanted,
                                        const std::function<void(std::size_t, const at::Tensor&)>& take,
                                        bool draws) const {
   const at::NoGradGuard no_history;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   std::unordered_map<const StorageImpl*, std::vector<std::size_t>> wanted_of;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     if (!is_without_memory(wanted[i]))
@@ -304,8 +355,12 @@ void InitialValues::Recording::compute(const std::vector<at::Tensor>& wanted,
   const auto real = [&](const at::Tensor& tensor) {
     const auto found = tensor.has_storage() ? memory.find(storage_of(tensor)) : memory.end();
     if (found == memory.end()) return tensor;
-    return at::empty({0}, tensor.options())
-        .set_(found->second, tensor.storage_offset(), tensor.sizes(), tensor.strides());
+    const at::Tensor with_memory =
+        at::empty({0}, tensor.options())
+            .set_(found->second, tensor.storage_offset(), tensor.sizes(), tensor.strides());
+    with_memory._set_conj(tensor.is_conj());
+    with_memory._set_neg(tensor.is_neg());
+    return with_memory;
   };
   at::Generator generator_of_all = at::detail::createCPUGenerator();
   generator_of_all.set_state(random_state);
@@ -334,6 +389,12 @@ void InitialValues::Recording::compute(const std::vector<at::Tensor>& wanted,
       for (const IValue& value : stack)
         for (at::Tensor& values : tensors_in(value)) {
           const at::Tensor& form = *result++;
+          if (values.sizes() != form.sizes() || values.scalar_type() != form.scalar_type())
+            throw rpc::Error(rpc::ErrorKind::failed_precondition,
+                             "weights::InitialValues: " + toString(step.operation.operator_name()) +
+                                 " gives " + text_of(values) + ", expected " + text_of(form) +
+                                 " as in deferred(): keep the default dtype");
+          values = values.resolve_conj().resolve_neg();
           if (values.strides() != form.strides() || values.storage_offset() != 0)
             values = at::empty_strided(form.sizes(), form.strides(), values.options()).copy_(values);
           memory[storage_of(form)] = values.storage();
@@ -356,7 +417,7 @@ bool InitialValues::are_of(const at::Tensor& tensor) const { return recording_->
 
 at::Tensor InitialValues::random_state() const {
   const rpc::MutexLock lock(recording_->mutex);
-  return recording_->random_state;
+  return recording_->random_state.clone();
 }
 
 void InitialValues::set_random_state(const at::Tensor& state) {
@@ -387,9 +448,15 @@ void InitialValues::materialize(const std::vector<at::Tensor>& tensors, bool ini
     wanted.back().unsafeGetTensorImpl()->set_storage_offset(0);
     wanted.back().unsafeGetTensorImpl()->set_sizes_contiguous({elements});
   }
+  const auto unspecified = [](const at::Tensor& tensor) {
+    // A storage without bytes has a pointer, too, so that it is not deferred.
+    return at::empty({std::max<std::int64_t>(tensor.numel(), 1)}, tensor.options());
+  };
   if (initialize)
-    return compute(wanted, [&](std::size_t i, const at::Tensor& values) { set_memory(wanted[i], values); });
-  for (const at::Tensor& each : wanted) set_memory(each, at::empty(each.sizes(), each.options()));
+    return compute(wanted, [&](std::size_t i, const at::Tensor& values) {
+      set_memory(wanted[i], values.numel() > 0 ? values : unspecified(values));
+    });
+  for (const at::Tensor& each : wanted) set_memory(each, unspecified(each));
 }
 
 RecordingScope::RecordingScope(InitialValues& to)

@@ -11,7 +11,8 @@
 // parameter gets the values that the constructor would have drawn, whichever parameters are wanted: it draws
 // those of all parameters, one after the other, and keeps the wanted ones.
 //
-// An operation whose shape or result depends on elements, such as item(), computes the elements at once.
+// An operation whose shape or result depends on elements, such as item(), computes the elements at once. An
+// error that depends on elements or on the sizes of an operation in place is one of compute().
 // Access to the memory itself (data_ptr(), accessors, torch::tensor(std::vector)) is an error; make such
 // tensors under a NotDeferred. torch::manual_seed() is not recorded: call it before deferred(). The function
 // may use tensors that exist already. The library registers a kernel for LibTorch's dispatch key
@@ -48,7 +49,8 @@ class WEFT_EXPORT InitialValues {
   // Computes the values of the wanted tensors, which are of deferred(), and calls take(i, values) for the
   // tensor wanted[i] when they are final. Memory for the values of other tensors is freed as soon as no
   // operation needs them. draws: whether random numbers are drawn for tensors that are not wanted, so that
-  // the wanted ones get equal values on all ranks. Throws the errors of the operations and of take().
+  // the wanted ones get equal values on all ranks. Throws the errors of the operations and of take();
+  // failed_precondition: a result has another dtype, because the default dtype has changed since deferred().
   void compute(const std::vector<at::Tensor>& wanted,
                const std::function<void(std::size_t i, const at::Tensor& values)>& take,
                bool draws = true) const;

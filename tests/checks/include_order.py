@@ -68,7 +68,7 @@ LAYERS = {
     "parallel/training": UP_TO_GROUPS,
     "parallel/data_parallel": [*UP_TO_AUTOGRAD, *UP_TO_GROUPS, "parallel/training", "parallel/data_parallel/hooks"],
     "parallel/data_parallel/negotiated": [*UP_TO_GROUPS, "parallel/training", "parallel/data_parallel/hooks", "parallel/data_parallel"],
-    "parallel/sharded/checkpoint": [*UP_TO_AUTOGRAD, *WEIGHTS, *DIST_OPTIM, *UP_TO_GROUPS],
+    "parallel/sharded/checkpoint": [*UP_TO_AUTOGRAD, *WEIGHTS, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/training"],
     "parallel/tensor_parallel": [*UP_TO_GROUPS, "parallel/training"],
     "parallel/sharded": [*UP_TO_AUTOGRAD, *WEIGHTS, *DIST_OPTIM, *UP_TO_GROUPS, "parallel/training", "parallel/data_parallel", "parallel/tensor_parallel", "parallel/sharded/checkpoint"],
     "parallel/pipeline": PIPELINE,

@@ -5,6 +5,7 @@
 #include <weft/parallel/weights/internal/file_sink.h>
 #include <weft/parallel/weights/internal/match.h>
 #include <weft/rpc/codec/struct_codec.h>
+#include <weft/rpc/core/error.h>
 
 #include <ATen/core/grad_mode.h>
 
@@ -28,7 +29,10 @@ WEFT_CODEC(RankTensors, slices, dtypes, aliases)
 namespace {
 
 using collectives::Group;
+using rpc::Error;
+using rpc::ErrorKind;
 using training::run_on_all_ranks;
+using training::throw_on_all_ranks;
 using weights::Slice;
 using weights::TensorForm;
 using weights::TensorForms;
@@ -54,9 +58,15 @@ WorldTensors gather_tensors(const Group& world, const SlicedState& state) {
   std::map<std::string, std::string> aliases;
   for (RankTensors& rank : world.all_gather_object(own).get()) {
     aliases.merge(rank.aliases);
-    for (std::size_t i = 0; i < rank.slices.size(); ++i)
-      all.forms.try_emplace(rank.slices[i].name,
-                            TensorForm{static_cast<at::ScalarType>(rank.dtypes[i]), rank.slices[i].sizes});
+    for (std::size_t i = 0; i < rank.slices.size(); ++i) {
+      const TensorForm form{static_cast<at::ScalarType>(rank.dtypes[i]), rank.slices[i].sizes};
+      const auto [first, added] = all.forms.try_emplace(rank.slices[i].name, form);
+      if (first->second.sizes != form.sizes || first->second.dtype != form.dtype)
+        throw_on_all_ranks(world, Error(ErrorKind::invalid_argument,
+                                        "tensor '" + first->first + "' is " + to_text(form) + " on rank " +
+                                            std::to_string(all.slices.size()) + ", on a lower rank it is " +
+                                            to_text(first->second) + ", expected the same on all ranks"));
+    }
     all.slices.push_back(std::move(rank.slices));
   }
   for (const auto& [other, name] : aliases) {
@@ -123,8 +133,8 @@ weights::LoadReport load_weights(const Group& world, const SlicedState& state, c
   });
   run_on_all_ranks(world, [&] {
     for (const auto& [to, name] : found.read) {
-      const auto alias = state.aliases.find(to);
-      const auto own = state.tensors.find(alias == state.aliases.end() ? to : alias->second);
+      const std::string& storage = all.forms.at(to).storage;
+      const auto own = state.tensors.find(storage.empty() ? to : storage);
       if (own != state.tensors.end()) read_slice(source, name, own->second, options.convert);
     }
   });

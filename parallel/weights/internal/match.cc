@@ -44,7 +44,7 @@ Match match(const Source& source, const TensorForms& wanted, const LoadOptions& 
     if (options.names && to.empty()) continue;
     const auto target = wanted.find(to);
     if (target == wanted.end()) {
-      match.report.unexpected.push_back(to);
+      if (form.numel() > 0) match.report.unexpected.push_back(to);
       continue;
     }
     const std::string both =
@@ -67,7 +67,8 @@ Match match(const Source& source, const TensorForms& wanted, const LoadOptions& 
     }
   }
   for (const auto& [name, form] : wanted)
-    if (!by_identity.contains(identity_of(name, form))) match.report.missing.push_back(name);
+    if (form.numel() > 0 && !by_identity.contains(identity_of(name, form)))
+      match.report.missing.push_back(name);
   if (options.strict) {
     if (!match.report.missing.empty()) faults["missing in the file"] = match.report.missing;
     if (!match.report.unexpected.empty()) faults["unexpected, not in the module"] = match.report.unexpected;

@@ -18,7 +18,8 @@ struct Match {
   LoadReport report;
 };
 
-// wanted: the tensors of the program; those that are the same elements of one storage are read once.
+// wanted: the tensors of the program; those that are the same elements of one storage are read once. A tensor
+// without elements is neither missing nor unexpected: there is nothing to read, and a SlicedState lacks it.
 // invalid_argument, which lists all that is missing, unexpected or of another shape or dtype.
 Match match(const Source& source, const TensorForms& wanted, const LoadOptions& options);
 

@@ -116,6 +116,71 @@ TEST(DeferredModuleErrors, AreThoseOfAllRanks) {
   });
 }
 
+// An error in the computation of the values.
+struct Wrong : torch::nn::Module {
+  Wrong(bool in_buffer, bool is_wrong) {
+    const at::Tensor drawn = register_parameter("drawn", torch::rand({3})),
+                     kept = register_buffer("kept", torch::rand({3}));
+    const torch::NoGradGuard no_history;
+    if (is_wrong) (in_buffer ? kept : drawn).copy_(torch::rand({4}));
+  }
+};
+
+TEST(DeferredModuleErrors, InTheValuesOfOneRankAreThoseOfAllRanks) {
+  for (const bool in_buffer : {true, false})
+    on_ranks(2, [&](const Group& group) {
+      const auto [model, values] =
+          seeded(1, false, [&] { return std::make_shared<Wrong>(in_buffer, group.rank() == 1); });
+      EXPECT_NE(test::message_of([&, &model = model, &values = values] {
+                  FullyShardedDataParallel<Wrong>(group, model, {.values = values});
+                }).find("must match the size"),
+                std::string::npos);
+    });
+}
+
+// Tensors of unusual forms.
+struct Odd : torch::nn::Module {
+  Odd() {
+    const auto layer = register_module("layer", torch::nn::Linear(5, 5));
+    register_parameter("none", torch::empty({0, 3}).normal_());
+    register_parameter("scalar", torch::rand({}));
+    register_parameter("frozen", torch::rand({7}), false);
+    register_parameter("transposed", torch::rand({4, 6}).t());
+    register_parameter("half", torch::rand({3}).to(at::kBFloat16));
+    register_buffer("undefined", at::Tensor());
+    register_buffer("no_elements", torch::zeros({0}));
+    register_module("again", layer);
+    const weights::NotDeferred with_memory;
+    register_parameter("real", torch::ones({3}));
+  }
+};
+
+TEST(DeferredModules, MayHaveUnusualTensors) {
+  const Folder folder;
+  const auto file = folder.path / "model.safetensors", again = folder.path / "again.safetensors";
+  const auto [whole, none] = seeded(3, true, [] { return std::make_shared<Odd>(); });
+  weights::save(*whole, *weights::create_sink(file));
+  const auto expected = weights::tensors_of(*whole);
+  for (const std::vector<std::string>& ignored :
+       {std::vector<std::string>{}, {"again.*"}, {"layer.*", "scalar", "none"}})
+    for (const bool initialize : {true, false})
+      on_ranks(2, [&](const Group& group) {
+        const auto [model, values] = seeded(3, false, [] { return std::make_shared<Odd>(); });
+        FullyShardedDataParallel<Odd> fsdp(group, model,
+                                           {.ignored = ignored, .values = values, .initialize = initialize});
+        SlicedState state;
+        fsdp.add_to(state, "");
+        if (!initialize) load_weights(group, state, file);
+        save_weights(group, state, again);
+        const auto gathered = fsdp.gather();
+        for (const auto& [name, tensor] : weights::tensors_of(*model))
+          expect_same(tensor.detach(), expected.at(name).detach(), name);
+        const auto saved = weights::open_source(again);
+        for (const auto& [name, tensor] : expected)
+          if (tensor.numel() > 0) expect_same(saved->view(name), tensor.detach(), name);
+      });
+}
+
 // Layers that are split over a tensor group draw the whole weights, and keep their parts.
 struct Split : torch::nn::Module {
   explicit Split(const Group& group) {

@@ -271,7 +271,7 @@ TEST(FullyShardedMisuse, IsReportedWithTheCall) {
     FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
     const Batch batch = Batch::of_step(0, 1);
     expect_error([&] { FullyShardedDataParallel(group, model); }, ErrorKind::invalid_argument,
-                 "stem.weight is split over ranks already");
+                 "stem.weight has no memory, expected a whole module that is not split over ranks");
     expect_error([&] { model->head->forward(batch.data, true); }, ErrorKind::failed_precondition,
                  "the block head runs outside");
     const at::Tensor output = fsdp.forward(batch.data);

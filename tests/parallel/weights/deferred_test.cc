@@ -2,10 +2,12 @@
 #include <weft/parallel/weights/deferred.h>
 #include <weft/parallel/weights/module.h>
 
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "tests/support/counting_allocator.h"
 #include "tests/support/errors.h"
@@ -92,6 +94,100 @@ TEST(Deferred, HasTheValuesOfTheConstructor) {
   values->materialize(*model);
   EXPECT_TRUE(at::equal(at::detail::getDefaultCPUGenerator().get_state(), later)) << "it is restored";
   expect_equal(whole, *model);
+}
+
+using Tensors = std::vector<at::Tensor>;
+
+// The tensors of make(), which runs without and with deferred(). Calls before_values() in between.
+template <class Make>
+void expect_equal_tensors(Make make, const std::function<void()>& before_values = [] {}) {
+  torch::manual_seed(seed);
+  const Tensors whole = make();
+  torch::manual_seed(seed);
+  const auto [made, values] = deferred(make);
+  before_values();
+  values->materialize(made);
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(whole[i].scalar_type(), made[i].scalar_type()) << i;
+    EXPECT_TRUE(at::equal(whole[i], made[i])) << i << ": " << whole[i] << made[i];
+    EXPECT_FALSE(values->are_of(made[i])) << i;
+  }
+}
+
+TEST(Deferred, HasTheValuesOfLazyConjugates) {
+  expect_equal_tensors([] {
+    const at::Tensor unit = torch::polar(torch::ones({4}), torch::rand({4})), other = unit * 2;
+    other.conj().mul_(c10::complex<double>(0, 1));
+    return Tensors{unit.conj().mul(unit), torch::imag(unit.conj()) + 1, unit.conj().resolve_conj(), other};
+  });
+}
+
+TEST(Deferred, HasTensorsWithoutElements) {
+  expect_equal_tensors([] {
+    const at::Tensor none = torch::empty({0, 3}), some = torch::rand({4, 3});
+    torch::nn::init::normal_(none);
+    some.slice(0, 2, 2).normal_();
+    return Tensors{none, some, torch::cat({none, some}), torch::zeros({0})};
+  });
+}
+
+TEST(Deferred, ResizesOutputs) {
+  expect_equal_tensors([] {
+    at::Tensor product = torch::empty({0}), joined = torch::empty({2}), same = torch::empty({3});
+    torch::mul_out(product, torch::rand({3, 2}), torch::rand({2}));
+    torch::cat_out(joined, {product.flatten(), torch::rand({2})});
+    torch::add_out(same, same.fill_(2), torch::rand({3}));
+    return Tensors{product + 1, joined, same};
+  });
+}
+
+// The program may restore the default dtype, and use autocast, after it has constructed the module.
+TEST(Deferred, HasTheTypesOfTheConstructor) {
+  const auto set = [](at::ScalarType type) { torch::set_default_dtype(c10::scalarTypeToTypeMeta(type)); };
+  set(at::kDouble);
+  const auto back = [&] { set(at::kFloat); };
+  expect_equal_tensors(
+      [&] {
+        set(at::kDouble);
+        const torch::nn::Linear linear(3, 3);
+        return Tensors{linear->weight.detach(), torch::rand({3}), torch::arange(0, 1, 0.25)};
+      },
+      back);
+  set(at::kDouble);
+  const auto [made, values] = deferred([] { return torch::arange(3) / 7; });
+  set(at::kFloat);
+  EXPECT_EQ(kind_of([&, &values = values, &made = made] { values->materialize(Tensors{made}); }),
+            rpc::ErrorKind::failed_precondition);
+  expect_equal_tensors(
+      [] {
+        at::autocast::set_autocast_enabled(at::kCPU, false);
+        const at::Tensor drawn = torch::rand({3, 3});
+        return Tensors{drawn.matmul(drawn)};
+      },
+      [] { at::autocast::set_autocast_enabled(at::kCPU, true); });
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+}
+
+TEST(Deferred, HasTheValuesOfModules) {
+  using namespace torch::nn;
+  const auto expect_same = [](auto make) {
+    expect_equal_tensors([&] {
+      Tensors tensors;
+      for (const auto& [name, tensor] : tensors_of(*make().ptr())) tensors.push_back(tensor.detach());
+      return tensors;
+    });
+  };
+  expect_same([] { return Bilinear(3, 4, 5); });
+  expect_same([] { return EmbeddingBag(EmbeddingBagOptions(5, 4).padding_idx(1)); });
+  expect_same([] { return ConvTranspose2d(ConvTranspose2dOptions(4, 4, 3)); });
+  expect_same([] { return InstanceNorm2d(InstanceNorm2dOptions(4).affine(true).track_running_stats(true)); });
+  expect_same([] { return BatchNorm1d(BatchNorm1dOptions(4).track_running_stats(false)); });
+  expect_same([] { return GRU(GRUOptions(3, 4).bidirectional(true)); });
+  expect_same([] { return LSTMCell(3, 4); });
+  expect_same(
+      [] { return MultiheadAttention(MultiheadAttentionOptions(8, 2).kdim(3).vdim(5).add_bias_kv(true)); });
+  expect_same([] { return Transformer(TransformerOptions(8, 2, 2, 2)); });  // clones its layers
+  expect_same([] { return AdaptiveLogSoftmaxWithLoss(AdaptiveLogSoftmaxWithLossOptions(64, 12, {4, 8})); });
 }
 
 TEST(Deferred, HasTheValuesOfOneSubmodule) {

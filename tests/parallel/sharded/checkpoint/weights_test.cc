@@ -163,6 +163,29 @@ TEST_F(WeightsOfRanks, WhatDoesNotFitIsAnErrorOnAllRanks) {
   });
 }
 
+TEST_F(WeightsOfRanks, AllRanksHaveOneFormOfATensor) {
+  const auto tensors = numbered();
+  write(file, tensors);
+  for (const at::Tensor& other : {at::zeros({6, 4}), at::zeros({4, 6}, at::kDouble)})
+    expect_failure(2, "on rank 1, on a lower rank it is float32 [4, 6]", [&](const Group& group) {
+      auto own = tensors;
+      if (group.rank() == 1) own["a"] = other;
+      load_weights(group, state_of(own, even_split(group.rank(), 2)), file, {.convert = true});
+    });
+}
+
+// The file has another of its names than the rank knows.
+TEST_F(WeightsOfRanks, AnotherRankKnowsTheNameOfTheFile) {
+  write(file, {{"b", at::arange(6, at::kFloat)}, {"none", at::empty({0, 3})}});
+  on_ranks(2, [&](const Group& group) {
+    const std::map<std::string, at::Tensor> expected{{"a", at::arange(6, at::kFloat)}};
+    SlicedState state = blank(state_of(expected, even_split(group.rank(), 2)));
+    if (group.rank() == 0) state.aliases = {{"b", "a"}};
+    load_weights(group, state, file);
+    expect_loaded(state, expected);
+  });
+}
+
 TEST_F(WeightsOfRanks, AnErrorOfOneRankLeavesTheEarlierFile) {
   const auto tensors = numbered();
   write(file, tensors);
