@@ -21,6 +21,7 @@ namespace weft::weights {
 
 // A tensor that is made of slices of tensors of a file.
 struct Arrangement {
+  // A slice of a tensor of the file.
   struct Part {
     std::string name;  // in the file
     Slice slice = {};  // not flattened; empty: the whole tensor

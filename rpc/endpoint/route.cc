@@ -396,8 +396,10 @@ void Route::connected(std::shared_ptr<Session> session, bool dialled) {
   // The session continues, but calls that wait for a connection wait for the next incarnation.
   if (is_leaving) {
     const auto core = core_.lock();
-    const auto absent = core ? core->sessions().absent(peer_name()) : std::vector<AgentId>();
-    is_rejoining_ = std::ranges::any_of(absent, [&](const AgentId& peer) { return peer != session->peer(); });
+    // end_of() reaches only the route to the name.
+    if (core != nullptr && core->routes().find(session->peer().name).get() == this)
+      is_rejoining_ = std::ranges::any_of(core->sessions().absent(session->peer().name),
+                                          [&](const AgentId& peer) { return peer != session->peer(); });
     if (dialled) dial_ended(Error(ErrorKind::shut_down, "the peer is shutting down"));
     return;
   }

@@ -28,6 +28,7 @@ struct SliceRange {
 };
 WEFT_CODEC(SliceRange, name, sizes, dtype, begin, end, runs, item_size, of_first_rank)
 
+// What a rank has of a tensor.
 WEFT_EXPORT SliceRange range_of(const std::string& name, const SlicedTensor& tensor);
 
 // ranks: the slices of each rank. Returns the names of the tensors that each rank writes. invalid_argument,

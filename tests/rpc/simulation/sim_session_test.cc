@@ -176,6 +176,30 @@ TEST_F(Sessions, ACallHeldDuringAnAbsenceDoesNotGoToAnAgentThatDrains) {
   serves_later(std::move(call), std::move(drained), std::move(later));
 }
 
+// The route to the name waits for an earlier incarnation, until that is gone. A route to the address does
+// not.
+TEST_F(Sessions, NobodyDialsAnAgentThatHasLeftForAnEarlierIncarnation) {
+  start_both();
+  world_.got(bert_->connect("sim://anna").call<&Book::note>(1));
+  world_.crash(*world_.find("bert"), SimCrash::host);  // anna does not notice it
+  bert_ = &start("bert");
+  world_.got(bert_->connect("sim://anna").call<&Book::note>(2));
+  auto held = anna_->peer("bert").call<&Book::hold>(7);
+  ASSERT_TRUE(noted(3));
+  auto drained = bert_->drain(1min);
+  world_.run_for(100ms);
+  reset();
+  const rpc::Peer bert = anna_->connect("sim://bert");
+  expect_error([&] { world_.got(bert.call<&Book::note>(8)); }, ErrorKind::shut_down,
+               rpc::Execution::not_sent);
+  EXPECT_FALSE(anna_->core()->sessions().absent("bert").empty()) << "the earlier incarnation";
+  answer_held();
+  EXPECT_EQ(world_.got(std::move(held)), 70);
+  world_.got(std::move(drained));
+  bert_->shut_down();
+  EXPECT_TRUE(world_.run_until_idle(1h));
+}
+
 TEST_F(Sessions, ACallThatFailsFastFailsWithItsConnection) {
   const rpc::Peer bert = start_both();
   world_.got(bert.call<&Book::note>(1));

@@ -29,7 +29,8 @@ Exit run(const CLI::App& app) {
 
 Command add_weights(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
-      "weights", "List or convert a file of tensors: safetensors, of torch.save(), a checkpoint; calls no agent");
+      "weights",
+      "List or convert a file of tensors: safetensors, of torch.save(), a checkpoint; calls no agent");
   app->prefix_command();
   app->set_help_flag();
   return {app, [app] { return weights_command::run(*app); }};
