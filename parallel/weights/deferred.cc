@@ -72,29 +72,6 @@ bool writes(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
-struct Step {
-  c10::OperatorHandle operation;
-  std::vector<IValue> arguments;         // tensors without memory, or copies of those with memory
-  std::vector<at::Tensor> results = {};  // new tensors, in their order
-  bool draws = false;                    // random numbers
-};
-
-template <class F>
-void for_each_tensor(const Step& step, F f) {
-  for (const IValue& each : step.arguments)
-    for (const at::Tensor& tensor : tensors_in(each)) f(tensor);
-  for (const at::Tensor& each : step.results) f(each);
-}
-
-// Of tensors without memory that the step creates or writes.
-template <class F>
-void for_each_made(const Step& step, F f) {
-  for (std::size_t i = 0; i < step.arguments.size(); ++i)
-    if (writes(step.operation.schema().arguments()[i]))
-      for (const at::Tensor& tensor : tensors_in(step.arguments[i])) f(tensor);
-  for (const at::Tensor& each : step.results) f(each);
-}
-
 at::Tensor state_of_default_generator() {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard lock(generator.mutex());
@@ -108,6 +85,13 @@ bool is_generator(const c10::Argument& argument) { return argument.name() == "ge
 }  // namespace
 
 struct InitialValues::Recording {
+  struct Step {
+    c10::OperatorHandle operation;
+    std::vector<IValue> arguments;         // tensors without memory, or copies of those with memory
+    std::vector<at::Tensor> results = {};  // new tensors, in their order
+    bool draws = false;                    // random numbers
+  };
+
   mutable rpc::Mutex mutex;  // guards what follows after deferred() has returned
   std::vector<Step> steps;
   std::unordered_set<const StorageImpl*> storages;  // of tensors in `steps`, which keep them alive
@@ -145,6 +129,24 @@ struct InitialValues::Recording {
 };
 
 namespace {
+
+using Step = InitialValues::Recording::Step;
+
+template <class F>
+void for_each_tensor(const Step& step, F f) {
+  for (const IValue& each : step.arguments)
+    for (const at::Tensor& tensor : tensors_in(each)) f(tensor);
+  for (const at::Tensor& each : step.results) f(each);
+}
+
+// Of tensors without memory that the step creates or writes.
+template <class F>
+void for_each_made(const Step& step, F f) {
+  for (std::size_t i = 0; i < step.arguments.size(); ++i)
+    if (writes(step.operation.schema().arguments()[i]))
+      for (const at::Tensor& tensor : tensors_in(step.arguments[i])) f(tensor);
+  for (const at::Tensor& each : step.results) f(each);
+}
 
 thread_local InitialValues::Recording* recording_now = nullptr;
 

@@ -63,7 +63,7 @@ std::set<std::string> shards_of(const fs::path& index) {
 }
 
 std::string shard_name(const std::string& stem, std::size_t index, std::size_t count) {
-  char numbers[40];
+  char numbers[64];
   std::snprintf(numbers, sizeof numbers, "-%05zu-of-%05zu.safetensors", index + 1, count);
   return stem + numbers;
 }
