@@ -1,8 +1,9 @@
 #include <weft/parallel/weights/internal/tensor_memory.h>
 
+#include <ATen/EmptyTensor.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
-#include <c10/util/accumulate.h>
+#include <c10/util/strides.h>
 #include <torch/version.h>
 
 namespace weft::weights {
