@@ -49,7 +49,7 @@ struct ShardSetup {
 // If the module of the setup is deferred (ShardOptions::values): gives memory to those of the tensors that
 // have none, and are not split, after it has given all ranks the random state of rank 0. All ranks call it.
 WEFT_EXPORT void materialize_whole(const ShardSetup& setup, const std::vector<at::Tensor>& tensors);
-// The tensors that have memory.
+// The tensors whose elements have memory, and those without a storage.
 WEFT_EXPORT torch::OrderedDict<std::string, at::Tensor> with_memory(
     const torch::OrderedDict<std::string, at::Tensor>& tensors);
 

@@ -153,7 +153,7 @@ thread_local InitialValues::Recording* recording_now = nullptr;
 [[noreturn]] void refuse_operation(const c10::OperatorHandle& operation, const std::string& why) {
   throw rpc::Error(rpc::ErrorKind::unsupported,
                    "weights::deferred: " + toString(operation.operator_name()) + " " + why +
-                       ", expected operations that need shapes only: make its tensors under a NotDeferred");
+                       ", which cannot be recorded: call it under a NotDeferred, or before deferred()");
 }
 
 void record_operation(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, Stack* stack) {

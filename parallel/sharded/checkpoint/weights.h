@@ -7,9 +7,9 @@
 //   sharded::save_weights(world, state, "tuned.safetensors");
 //
 // The files and their formats are those of parallel/weights. The ranks of `world` together have the whole
-// model: its parts, its stages, or copies of it. Each rank reads the elements that it has, and no others. If
-// several ranks have an element, one of them writes it. Whether it is that of an optimizer or of a module
-// does not matter: a state contains what the program has added.
+// model: its parts, its stages, or copies of it. A state may have parameters, buffers and states of
+// optimizers. Each rank reads the elements that it has, and no others. If several ranks have an element, one
+// of them writes it.
 //
 // All ranks call these functions, which block, between iterations. If a rank has an error, all ranks throw
 // it. Ranks on several hosts need a file system that they share; for save_weights(), one that keeps mapped

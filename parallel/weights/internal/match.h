@@ -26,7 +26,7 @@ Match match(const Source& source, const TensorForms& wanted, const LoadOptions& 
 // invalid_argument: the values of Match::same differ.
 void expect_same(const Source& source, const Match& match);
 
-// Throws the error of match() for faults of one kind, unless there are none.
+// invalid_argument, which lists the faults by their kinds. No effect if the lists are empty.
 void expect_no_faults(const Source& source, const std::map<std::string, std::vector<std::string>>& by_kind);
 
 }  // namespace weft::weights
