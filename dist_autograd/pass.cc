@@ -5,6 +5,7 @@
 #include <weft/dist_autograd/internal/autograd_layer.h>
 #include <weft/dist_autograd/internal/backward_service.h>
 #include <weft/dist_autograd/internal/backward_share.h>
+#include <weft/rpc/core/duration_text.h>
 #include <weft/rpc/core/when_all.h>
 
 #include <atomic>
@@ -270,11 +271,9 @@ class Limited final : public std::enable_shared_from_this<Limited> {
   void expire() {
     std::vector<std::string> awaited;
     for (const rpc::AgentId& worker : pass_->awaited()) awaited.push_back(worker.name);
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, "%g s", std::chrono::duration<double>(timeout_).count());
     const auto error = std::make_exception_ptr(rpc::Error(
         rpc::ErrorKind::deadline_exceeded, to_string(pass_->id()) + ": backward: not complete after " +
-                                               seconds + ": it waits for " +
+                                               rpc::seconds_text(timeout_) + ": it waits for " +
                                                (awaited.empty() ? "calls, nodes or reductions of this worker"
                                                                 : join(awaited) + ", or for workers behind") +
                                                " (BackwardOptions::timeout)"));

@@ -1,6 +1,7 @@
 #include <weft/rpc/call/pending_call.h>
 
 #include <weft/rpc/call/call_host.h>
+#include <weft/rpc/core/duration_text.h>
 
 #include <algorithm>
 
@@ -86,10 +87,8 @@ void PendingCall::watch_time(const std::shared_ptr<PendingCall>& call, const std
     const auto over = weak.lock();
     if (over == nullptr) return;
     if (late) return over->give_up(ErrorKind::deadline_exceeded, "the deadline has passed");
-    over->give_up(ErrorKind::unavailable,
-                  "no connection within " +
-                      std::to_string(std::chrono::duration<double>(*over->connect_within()).count()) +
-                      " s (CallOptions::connect_within)");
+    over->give_up(ErrorKind::unavailable, "no connection within " + seconds_text(*over->connect_within()) +
+                                              " (CallOptions::connect_within)");
   });
   call->timer_loop_ = loop;  // complete() reads it if it finds the timer
   Loop::TimerId none = 0;

@@ -1,5 +1,7 @@
 #include <weft/rpc/endpoint/agent_log.h>
 
+#include <weft/rpc/core/duration_text.h>
+
 #include <utility>
 #include <vector>
 
@@ -56,8 +58,8 @@ void AgentLog::write_late_beat(Clock::time_point now, std::chrono::nanoseconds b
   auto last = last_late_beat_.load();
   if (last > time - again || !last_late_beat_.compare_exchange_strong(last, time)) return;
   write(LogLevel::warning,
-        "a loop sent its heartbeats " + std::to_string(std::chrono::duration<double>(by).count()) +
-            " s late: a non_blocking handler or the program's io_context blocked it, or "
+        "a loop sent its heartbeats " + seconds_text(by) +
+            " late: a non_blocking handler or the program's io_context blocked it, or "
             "the process was stopped. Peers report this agent as lost if they receive nothing for their "
             "timeout");
 }

@@ -10,6 +10,7 @@
 //   any       -> ended     the connection has ended, or has become a lane
 #include <weft/rpc/endpoint/link.h>
 
+#include <weft/rpc/core/duration_text.h>
 #include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/endpoint/session.h>
@@ -80,12 +81,11 @@ void Link::limit_unused_time() {
   const auto timeout = core_->options().handshake_timeout;
   unused_timer_ = loop()->schedule(later(loop()->now(), timeout), [self = shared_from_this(), timeout] {
     self->unused_timer_ = 0;
-    const std::string seconds = std::to_string(std::chrono::duration<double>(timeout).count());
-    self->close(self->ready()
-                    ? Error(ErrorKind::peer_lost, "the connection was not used within " + seconds + " s")
-                    : Error(ErrorKind::deadline_exceeded, "the peer did not finish the handshake within " +
-                                                              seconds +
-                                                              " s (AgentOptions::handshake_timeout)"));
+    self->close(self->ready() ? Error(ErrorKind::peer_lost,
+                                      "the connection was not used within " + seconds_text(timeout))
+                              : Error(ErrorKind::deadline_exceeded,
+                                      "the peer did not finish the handshake within " +
+                                          seconds_text(timeout) + " (AgentOptions::handshake_timeout)"));
   });
 }
 

@@ -1,6 +1,7 @@
 #include <weft/rpc/endpoint/sessions.h>
 
 #include <weft/rpc/core/asio_loop.h>
+#include <weft/rpc/core/duration_text.h>
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <asio/posix/stream_descriptor.hpp>
@@ -47,9 +48,7 @@ class Sessions::Absence final : public std::enable_shared_from_this<Absence> {
       if (self->over_) return;
       self->timer_ = self->loop_->schedule(later(self->loop_->now(), timeout), [self, timeout] {
         self->timer_ = 0;
-        self->give_up("it did not connect again within " +
-                      std::to_string(std::chrono::duration<double>(timeout).count()) +
-                      " s (Heartbeat::timeout)");
+        self->give_up("it did not connect again within " + seconds_text(timeout) + " (Heartbeat::timeout)");
       });
       if (process) self->watch(*process);
     });

@@ -1,3 +1,4 @@
+#include <weft/rpc/core/duration_text.h>
 #include <weft/rpc/core/while_alive.h>
 #include <weft/rpc/transport/address.h>
 #include <weft/rpc/transport/internal/attempts.h>
@@ -121,9 +122,8 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
     if (!done_) return;
     std::string reason = error.message();
     if (error == asio::error::timed_out && until_ != Clock::time_point::max())
-      reason = "no answer within " +
-               std::to_string(std::chrono::duration<double>(options_.connect_timeout).count()) +
-               " s (AgentOptions::connect_timeout)";
+      reason =
+          "no answer within " + seconds_text(options_.connect_timeout) + " (AgentOptions::connect_timeout)";
     const bool refused = error == asio::error::connection_refused;
     std::exchange(done_,
                   nullptr)(cannot_connect(address_.text(), reason, refused ? refusal_ : Refusal::none));

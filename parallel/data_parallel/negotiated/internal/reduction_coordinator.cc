@@ -1,5 +1,7 @@
 #include <weft/parallel/data_parallel/negotiated/internal/reduction_coordinator.h>
 
+#include <weft/rpc/core/duration_text.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -113,8 +115,8 @@ std::vector<std::string> ReductionCoordinator::overdue(rpc::Clock::time_point no
   std::vector<std::string> texts;
   if (limit.count() == 0) return texts;
   for (const auto& stall : planner_.stalled(now, limit))
-    texts.push_back("all_reduce of '" + stall.name + "' has waited for " +
-                    std::to_string(std::chrono::duration<double>(limit).count()) + " s: " + stall.text());
+    texts.push_back("all_reduce of '" + stall.name + "' has waited for " + rpc::seconds_text(limit) + ": " +
+                    stall.text());
   return texts;
 }
 
