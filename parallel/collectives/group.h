@@ -10,7 +10,8 @@
 // the same way, with the text of the refusal. A refused call is a collective like any other: the next
 // collective of that rank is the next one of the other ranks.
 // Any other error ends the group on all its ranks, and all further collectives fail with the same error:
-// deadline_exceeded, which names the ranks that have not started the collective; peer_lost or shut_down,
+// deadline_exceeded, which names the ranks that have not started the collective (GroupOptions::timeout and
+// late_after); peer_lost or shut_down,
 // which names the member that died or left while it was needed; aborted, which names the member that
 // cancelled a future or called abort(). Outputs are unspecified after an error.
 //

@@ -24,16 +24,17 @@ std::function<void()> transfer_tensors(const collectives::Group& group,
                                        const std::vector<Transfer>& transfers,
                                        const std::vector<at::Tensor>& tensors) {
   const auto transfer = std::make_shared<TensorTransfer>();
+  const auto limit = group.options().timeout;  // of the transfer, which may take long
   for (const Transfer& each : transfers) {
     if (each.from == group.rank()) {
       for (const at::Tensor& tensor : tensors)
-        transfer->in_flight.push_back(group.send(tensor.detach().cpu(), each.to, transfer_tag));
+        transfer->in_flight.push_back(group.send(tensor.detach().cpu(), each.to, transfer_tag, limit));
     } else if (each.to == group.rank()) {
       for (const at::Tensor& tensor : tensors) {
         const at::Tensor values =
             at::empty_like(tensor, tensor.options().device(at::kCPU).requires_grad(false));
         transfer->received.emplace_back(tensor.detach(), values);
-        transfer->in_flight.push_back(group.recv(values, each.from, transfer_tag));
+        transfer->in_flight.push_back(group.recv(values, each.from, transfer_tag, limit));
       }
     }
   }

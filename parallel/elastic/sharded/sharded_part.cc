@@ -176,7 +176,7 @@ void ShardedObjectsPart::copy_shard(const Group& group, int distance) {
       messages.push_back(
           {.kind = PointToPoint::Kind::recv, .tensor = values, .peer = from, .tag = share_tag});
   }
-  if (!messages.empty()) in_flight.push_back(group.batch(std::move(messages)));
+  if (!messages.empty()) in_flight.push_back(group.batch(std::move(messages), group.options().timeout));
   rpc::when_all(std::move(in_flight)).get();
 }
 
@@ -251,7 +251,7 @@ void ShardedObjectsPart::reshard(const Group& group, std::uint64_t number) {
           {.kind = PointToPoint::Kind::recv, .tensor = to, .peer = piece.from, .tag = share_tag});
     }
   }
-  if (!messages.empty()) group.batch(std::move(messages)).get();
+  if (!messages.empty()) group.batch(std::move(messages), group.options().timeout).get();
   for (const auto& [to, from] : arrivals) to.copy_(from);
   wanted.notes = std::move(notes);
   objects_.take_from(wanted);
@@ -259,7 +259,7 @@ void ShardedObjectsPart::reshard(const Group& group, std::uint64_t number) {
   own_names_.clear();
   all_names_.clear();  // all ranks exchange them
   stage(number, &group);
-  group.barrier().get();
+  group.barrier(group.options().timeout).get();  // some ranks transfer more than others
   commit();
 }
 

@@ -155,6 +155,32 @@ TEST_P(GroupEnds, ADeadlineReportsTheMissingRanksToAll) {
   together(others, [](const Group& group) { return group.barrier(); });
 }
 
+// late_after limits the wait for other ranks, and `timeout` the whole operation.
+TEST_P(GroupEnds, ARankThatIsLateIsReportedToAll) {
+  const GroupOptions options{.late_after = 50ms};
+  const auto late = company.groups(options);
+  expect_all(but(2, [&](const Group& group) { return late[group.rank()].barrier(); }),
+             ErrorKind::deadline_exceeded, {"barrier()", "rank 2 (worker2) has not begun it", "0.05 s"});
+  const auto objects = company.groups(options);
+  expect_all(
+      but(2,
+          [&](const Group& group) {
+            return objects[group.rank()].all_gather_object(1).then([](rpc::Result<std::vector<int>>&& all) {
+              return rpc::capture([&] { (void)std::move(all).get(); });
+            });
+          }),
+      ErrorKind::deadline_exceeded, {"all_gather_object", "rank 2 (worker2)"});
+  const auto messages = company.groups(options);
+  at::Tensor tensor = at::zeros({3});
+  test::expect_error(messages[0].recv(tensor, 2), ErrorKind::deadline_exceeded, "recv(");
+  // A timeout that the call states takes its place.
+  const auto patient = company.groups(options);
+  auto received = patient[0].recv(tensor, 2, 0, 1min);
+  expect_all(but(0, [&](const Group& group) { return patient[group.rank()].barrier(); }),
+             ErrorKind::deadline_exceeded, {"rank 0 (worker0) has not begun it"});
+  test::expect_error(std::move(received), ErrorKind::deadline_exceeded, "rank 0 (worker0)");
+}
+
 TEST_P(GroupEnds, AMemberThatDiesIsNamedToAll) {
   const auto others = company.groups();
   together(groups, [](const Group& group) { return group.barrier(); });

@@ -89,6 +89,7 @@ class WEFT_EXPORT CollectiveInFlight : public std::enable_shared_from_this<Colle
   rpc::Promise<void> promise_;
   rpc::Clock::time_point deadline_;                                  // max: it has passed
   rpc::Clock::time_point warns_at_ = rpc::Clock::time_point::max();  // max: never
+  rpc::Clock::time_point late_at_ = rpc::Clock::time_point::max();   // max: never
   std::uint64_t number_ = 0;
   bool kept_ = false;                      // the group keeps the collective
   std::map<int, std::string> signatures_;  // of the ranks that have sent their signature

@@ -20,13 +20,13 @@ std::shared_ptr<CollectivesLayer> CollectivesLayer::of(const rpc::CallHost& host
   return layer;
 }
 
-CollectivesLayer::Limits CollectivesLayer::limits_of(const GroupOptions& options) {
-  return {options.max_early_messages, options.max_early_bytes};
+CollectivesLayer::Expected CollectivesLayer::expected(const GroupOptions& options) {
+  return {options.name, options.max_early_messages, options.max_early_bytes};
 }
 
 void CollectivesLayer::expect_group(const GroupOptions& options) {
   rpc::MutexLock lock(mutex_);
-  expected_.push_back(limits_of(options));
+  expected_.push_back(expected(options));
 }
 
 // Early messages are delivered first: until the group has received all of them, it is not registered, and new
@@ -44,7 +44,7 @@ void CollectivesLayer::add(const std::shared_ptr<GroupCore>& group) {
       if (early.events.empty() && !early.refused) {
         groups_[group->id()] = group;
         gone = gone_;
-        expected_no_more(limits_of(group->options()), dropped);
+        expected_no_more(expected(group->options()), dropped);
         break;
       }
     }
@@ -57,11 +57,11 @@ void CollectivesLayer::add(const std::shared_ptr<GroupCore>& group) {
 void CollectivesLayer::give_up_group(const GroupOptions& options) {
   EarlyGroups dropped;
   rpc::MutexLock lock(mutex_);
-  expected_no_more(limits_of(options), dropped);
+  expected_no_more(expected(options), dropped);
 }
 
-void CollectivesLayer::expected_no_more(const Limits& limits, EarlyGroups& dropped) {
-  expected_.erase(std::find(expected_.begin(), expected_.end(), limits));
+void CollectivesLayer::expected_no_more(const Expected& group, EarlyGroups& dropped) {
+  expected_.erase(std::find(expected_.begin(), expected_.end(), group));
   if (!expected_.empty()) return;
   dropped.swap(early_);
   early_messages_ = early_bytes_ = 0;
@@ -69,8 +69,10 @@ void CollectivesLayer::expected_no_more(const Limits& limits, EarlyGroups& dropp
 }
 
 std::optional<rpc::Error> CollectivesLayer::keep_early(const GroupId& id, std::size_t bytes, Event event) {
-  Limits limits{0, 0};
-  for (const Limits& each : expected_) {
+  struct {
+    std::size_t messages = 0, bytes = 0;
+  } limits;
+  for (const Expected& each : expected_) {
     limits.messages += std::min(each.messages, SIZE_MAX - limits.messages);
     limits.bytes += std::min(each.bytes, SIZE_MAX - limits.bytes);
   }
@@ -150,6 +152,19 @@ std::vector<std::shared_ptr<GroupCore>> CollectivesLayer::all() const {
   for (const auto& [id, weak] : groups_)
     if (auto group = weak.lock()) groups.push_back(std::move(group));
   return groups;
+}
+
+Activity CollectivesLayer::activity(const std::string& group) const {
+  Activity activity{.begun = numbers_};
+  {
+    rpc::MutexLock lock(mutex_);
+    for (const Expected& each : expected_) activity.takes_part |= each.name == group;
+  }
+  for (const auto& each : all()) {
+    activity.takes_part |= each->options().name == group;
+    activity.begun += each->collectives().begun();
+  }
+  return activity;
 }
 
 void CollectivesLayer::stats(rpc::LayerStats& to) const {

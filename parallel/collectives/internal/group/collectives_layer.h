@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/parallel/collectives/internal/group/group_core.h>
+#include <weft/parallel/collectives/internal/group/group_service.h>
 #include <weft/rpc/agent/agent.h>
 #include <weft/rpc/call/call_hook.h>
 #include <weft/rpc/core/mutex.h>
@@ -44,6 +45,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   std::size_t groups() const;
 
   std::size_t kept_early() const;  // the number of messages for groups that are being created
+  Activity activity(const std::string& group) const;
   // All groups that have been added and still exist.
   std::vector<std::shared_ptr<GroupCore>> all() const;
 
@@ -68,11 +70,12 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   void shut_down() override;
 
  private:
-  struct Limits {
-    std::size_t messages, bytes;
-    friend bool operator==(const Limits&, const Limits&) = default;
+  struct Expected {  // a group that is being created
+    std::string name;
+    std::size_t messages, bytes;  // its limits
+    friend bool operator==(const Expected&, const Expected&) = default;
   };
-  static Limits limits_of(const GroupOptions& options);
+  static Expected expected(const GroupOptions& options);
   struct Early {  // the messages for one group that is not added yet
     std::vector<Event> events;
     std::size_t bytes = 0;
@@ -82,7 +85,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   std::optional<rpc::Error> keep_early(const GroupId& id, std::size_t bytes, Event event)
       WEFT_REQUIRES(mutex_);
   // The caller destroys `dropped` after it has released the mutex.
-  void expected_no_more(const Limits& limits, EarlyGroups& dropped) WEFT_REQUIRES(mutex_);
+  void expected_no_more(const Expected& group, EarlyGroups& dropped) WEFT_REQUIRES(mutex_);
 
   const std::shared_ptr<rpc::AgentCore> core_;
   const std::shared_ptr<nccl::Devices> devices_;
@@ -91,7 +94,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   mutable rpc::Mutex mutex_;
   std::map<GroupId, std::weak_ptr<GroupCore>> groups_ WEFT_GUARDED_BY(mutex_);
   rpc::LayerStats figures_ WEFT_GUARDED_BY(mutex_);  // the figures of count()
-  std::vector<Limits> expected_ WEFT_GUARDED_BY(mutex_);
+  std::vector<Expected> expected_ WEFT_GUARDED_BY(mutex_);
   EarlyGroups early_ WEFT_GUARDED_BY(mutex_);
   std::size_t early_messages_ WEFT_GUARDED_BY(mutex_) = 0;
   std::size_t early_bytes_ WEFT_GUARDED_BY(mutex_) = 0;

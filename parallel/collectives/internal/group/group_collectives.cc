@@ -1,6 +1,7 @@
 #include <weft/parallel/collectives/internal/group/group_collectives.h>
 
 #include <weft/parallel/collectives/operation/internal/signature_bytes.h>
+#include <weft/rpc/core/duration_text.h>
 
 #include <algorithm>
 
@@ -20,13 +21,6 @@ auto with_operation(const CollectiveInFlight& in_flight, F f) {
                            .bytes = collective.layout.elements * collective.memory.item_size,
                            .begun = in_flight.created(),
                            .moved = in_flight.arrived()});
-}
-
-std::string seconds_text(std::chrono::nanoseconds time) {
-  std::string text = std::to_string(std::chrono::duration<double>(time).count());
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text + " s";
 }
 
 }  // namespace
@@ -100,8 +94,11 @@ void GroupCollectives::watch(const Pointer& collective) {
   const auto warns_after = group_.options().stall_warning;
   if (warns_after.count() > 0 && !collective->collective_.signature.refused)
     collective->warns_at_ = group_.deadline_of(warns_after);
+  const auto late_after = group_.options().late_after;
+  if (late_after.count() > 0 && !collective->collective_.timeout)
+    collective->late_at_ = group_.deadline_of(late_after);
   record(*collective);
-  failure_.arm(std::min(collective->deadline_, collective->warns_at_));
+  failure_.arm(std::min({collective->deadline_, collective->warns_at_, collective->late_at_}));
 }
 
 void GroupCollectives::send(Pointer collective, int to, std::uint32_t label, const rpc::Buffer& bytes,
@@ -302,12 +299,15 @@ rpc::Clock::time_point GroupCollectives::check_deadlines(rpc::Clock::time_point 
   auto next = never;
   for (const auto& [sequence, collective] : std::map(running_)) {
     if (collective->warns_at_ <= now) warn(*collective);
-    if (collective->deadline_ > now) {
-      next = std::min({next, collective->deadline_, collective->warns_at_});
-    } else {
-      collective->deadline_ = collective->warns_at_ = never;
-      ask_who_is_missing(collective);
+    if (collective->deadline_ <= now) {
+      collective->deadline_ = collective->warns_at_ = collective->late_at_ = never;
+      ask_who_is_missing(collective, collective->collective_.timeout.value_or(group_.options().timeout),
+                         /*must_end=*/true);
+    } else if (collective->late_at_ <= now) {
+      collective->late_at_ = never;
+      ask_who_is_missing(collective, group_.options().late_after, /*must_end=*/false);
     }
+    next = std::min({next, collective->deadline_, collective->warns_at_, collective->late_at_});
   }
   return next;
 }
@@ -321,27 +321,28 @@ void GroupCollectives::warn(CollectiveInFlight& collective) const {
   if (who.empty()) return;
   group_.agent()->log().write(rpc::LogLevel::warning, group_.prefix() + collective.text() +
                                                           " has waited for " +
-                                                          seconds_text(group_.options().stall_warning) +
+                                                          rpc::seconds_text(group_.options().stall_warning) +
                                                           " for " + who + ": all ranks must call it");
 }
 
 // Asks all members. A member that does not reply soon also counts as missing.
-void GroupCollectives::ask_who_is_missing(const Pointer& collective) {
+void GroupCollectives::ask_who_is_missing(const Pointer& collective, std::chrono::nanoseconds limit,
+                                          bool must_end) {
   struct Answers {
     int open;
     std::map<int, std::string> missing;
   };
   const auto answers = std::make_shared<Answers>(Answers{group_.size(), {}});
-  const auto answered = [this, alive = group_.shared_from_this(), collective, answers](int rank,
-                                                                                       const char* fault) {
+  const auto answered = [this, alive = group_.shared_from_this(), collective, answers, limit, must_end](
+                            int rank, const char* fault) {
     if (fault != nullptr) answers->missing[rank] = group_.describe(rank) + " " + fault;
     if (--answers->open != 0 || !running_.contains(collective->sequence())) return;
     std::string who;
     for (const auto& [missing, text] : answers->missing) who += (who.empty() ? "" : ", ") + text;
+    if (who.empty() && !must_end) return;
     if (who.empty()) who = "all ranks have begun it";
-    const auto limit = collective->collective_.timeout.value_or(group_.options().timeout);
-    failure_.fail_now(rpc::ErrorKind::deadline_exceeded,
-                      collective->text() + " did not complete within " + seconds_text(limit) + ": " + who);
+    failure_.fail_now(rpc::ErrorKind::deadline_exceeded, collective->text() + " did not complete within " +
+                                                             rpc::seconds_text(limit) + ": " + who);
   };
   for (int rank = 0; rank < group_.size(); ++rank) {
     if (rank == group_.rank()) {

@@ -104,7 +104,8 @@ class WEFT_EXPORT GroupCollectives final : public GroupPart {
   bool awaits(CollectiveInFlight& collective, int rank) const;
   std::vector<int> awaited_by(CollectiveInFlight& collective) const;
   void warn(CollectiveInFlight& collective) const;  // it has waited for GroupOptions::stall_warning
-  void ask_who_is_missing(const Pointer& collective);
+  // The collective has waited for `limit`: fails the group if ranks are missing, or in any case (must_end).
+  void ask_who_is_missing(const Pointer& collective, std::chrono::nanoseconds limit, bool must_end);
 
   GroupMember& group_;
   GroupFailure& failure_;

@@ -52,6 +52,13 @@ class WEFT_EXPORT GroupMember : public std::enable_shared_from_this<GroupMember>
     return rpc::later(loop_->now(), timeout.value_or(options_.timeout));
   }
 
+  // The same, of an operation that waits for other ranks, and hardly for the transfer.
+  std::chrono::nanoseconds wait_limit(std::optional<std::chrono::nanoseconds> timeout) const {
+    const auto late_after = options_.late_after;
+    return timeout.value_or(late_after.count() > 0 ? std::min(late_after, options_.timeout)
+                                                   : options_.timeout);
+  }
+
   // Sends a notification to a member. `sent` is called when it has been sent, or with the error if it cannot
   // be sent.
   template <auto Method, class Sent, class... Arguments>

@@ -27,7 +27,7 @@ void GroupMessages::send_now(int to, const std::string& what, const GroupMessage
   if (failure_.ranks_that_left().contains(to))
     return promise.fail(group_.error(rpc::ErrorKind::shut_down, group_.describe(to) + " has left; " + what));
   const std::uint64_t number = sends_++;
-  const auto deadline = group_.deadline_of(message.timeout);
+  const auto deadline = group_.deadline_of(group_.wait_limit(message.timeout));
   const auto ticket = group_.recorder().begin({.kind = FlightKind::send,
                                                .meaning = message.type,
                                                .site = message.site,
@@ -107,7 +107,7 @@ rpc::Future<Mailbox::Received> GroupMessages::take(std::optional<int> from, Grou
   group_.post([this, alive = group_.shared_from_this(), from, what, size, message = std::move(message),
                promise]() mutable {
     if (failure_.error()) return promise->fail(*failure_.error());
-    const auto deadline = group_.deadline_of(message.timeout);
+    const auto deadline = group_.deadline_of(group_.wait_limit(message.timeout));
     const auto ticket = group_.recorder().begin({.kind = FlightKind::recv,
                                                  .meaning = message.type,
                                                  .site = message.site,

@@ -99,6 +99,8 @@ bool GroupService::standing(rpc::CallContext&, GroupId group, std::uint64_t sequ
   return core != nullptr && core->collectives().has_begun(sequence);
 }
 
+Activity GroupService::activity(rpc::CallContext&, std::string group) { return layer->activity(group); }
+
 std::vector<std::string> GroupService::flight(rpc::CallContext&, std::uint64_t latest) {
   std::vector<std::string> dumps;
   for (const auto& group : layer->all()) {

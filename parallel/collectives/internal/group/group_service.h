@@ -9,6 +9,7 @@
 //  failed    the group has failed, to all: a member died, a deadline has passed, or the group was aborted
 //  left      the member has completed so many collectives, and takes no further part
 //  standing  a question of a waiting member: whether this member has started a collective
+//  activity  a question of any agent: whether this agent takes part in a group, and what its groups do
 //  flight    a request of any agent, such as `weft dash`, for the flight recorders of the groups here
 //
 // All of them run on the loop. Messages of one member run in the order in which it sent them.
@@ -35,6 +36,14 @@ struct RoundKey {
 };
 WEFT_CODEC(RoundKey, number, launch, monitored)
 
+// The state of a member, which shows whether its program makes progress.
+struct Activity {
+  bool takes_part = false;  // a group of the asked name exists here, or is being created
+  std::uint64_t begun =
+      0;  // collectives that all groups of the agent have begun, and groups that it has created
+};
+WEFT_CODEC(Activity, takes_part, begun)
+
 struct WEFT_EXPORT GroupService {
   // Remote methods. Only members of the group call them, except flight(). If CollectivesLayer::deliver()
   // returns an error, for example for an unknown group, message, lent_message and give fail with this error,
@@ -53,6 +62,7 @@ struct WEFT_EXPORT GroupService {
   void failed(rpc::CallContext& call, GroupId group, rpc::ErrorKind kind, std::string text);
   void left(rpc::CallContext& call, GroupId group, std::uint64_t completed);
   bool standing(rpc::CallContext& call, GroupId group, std::uint64_t sequence);
+  Activity activity(rpc::CallContext& call, std::string group);
   // A dump of each group as JSON (flight_dump.h), with the operations that have not completed and, in
   // addition, the last `latest` operations.
   std::vector<std::string> flight(rpc::CallContext& call, std::uint64_t latest);
@@ -66,6 +76,7 @@ struct WEFT_EXPORT GroupService {
                    rpc::Method<"failed", &GroupService::failed, rpc::non_blocking>,
                    rpc::Method<"left", &GroupService::left, rpc::non_blocking>,
                    rpc::Method<"standing", &GroupService::standing, rpc::non_blocking>,
+                   rpc::Method<"activity", &GroupService::activity, rpc::idempotent, rpc::non_blocking>,
                    rpc::Method<"flight", &GroupService::flight, rpc::idempotent, rpc::non_blocking>>;
 
   std::shared_ptr<CollectivesLayer> layer;  // has the groups

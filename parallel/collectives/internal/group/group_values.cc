@@ -16,7 +16,7 @@ rpc::Future<GroupValues::Values> GroupValues::give(RoundKey round, std::string m
   auto future = promise.future();
   group_.post([this, alive = group_.shared_from_this(), round = std::move(round),
                meaning = std::move(meaning), site, where, value = std::move(value), wants_all,
-               limit = timeout.value_or(group_.options().timeout), promise = std::move(promise)]() mutable {
+               limit = group_.wait_limit(timeout), promise = std::move(promise)]() mutable {
     if (failure_.error()) return promise.fail(*failure_.error());
     if (given_.contains(round))
       return promise.fail(group_.error(
