@@ -1,5 +1,6 @@
 #include <weft/rpc/job/environment.h>
 
+#include <weft/rpc/core/parse_number.h>
 #include <weft/rpc/job/job_url.h>
 #include <weft/rpc/job/membership/roster.h>
 #include <weft/rpc/transport/address.h>
@@ -11,6 +12,8 @@ namespace weft::rpc {
 namespace {
 
 constexpr std::string_view etcd = "etcd://";
+// In an elastic world, the others continue without a member that is lost. A fixed world ends.
+constexpr std::chrono::seconds elastic_detection{5};
 
 // Reads the variables. Its errors name the variable.
 class Environment {
@@ -191,6 +194,17 @@ std::shared_ptr<const Credentials> credentials_from(const Environment& environme
   return none ? nullptr : std::make_shared<const Credentials>(std::move(files));
 }
 
+// nullopt: the defaults of AgentOptions and Rendezvous.
+std::optional<std::chrono::nanoseconds> detection_from(const Environment& environment, bool fixed_world) {
+  const auto text = environment.find("WEFT_DETECTION");
+  if (!text) return fixed_world ? std::nullopt : std::optional<std::chrono::nanoseconds>(elastic_detection);
+  const auto seconds = parse_number<double>(*text);
+  if (!seconds || !(*seconds >= 0.01 && *seconds <= 86400))
+    throw Error(ErrorKind::invalid_argument,
+                "WEFT_DETECTION='" + *text + "', expected a number of seconds from 0.01 to 86400");
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(*seconds));
+}
+
 MemberOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup, const LocalAddress& towards,
                          std::shared_ptr<ProgramStore> program_store = nullptr) {
   const Environment environment(lookup);
@@ -240,6 +254,8 @@ MemberOptions options_of(const detail::JobUrl& url, const VariableLookup& lookup
     options.listen = {tcp(own, "0")};
   }
   options.rendezvous = std::move(job);
+  if (const auto detection = detection_from(environment, options.rendezvous.fixed_world))
+    options.detect_within(*detection);
   return options;
 }
 

@@ -1,5 +1,6 @@
 #include <weft/rpc/job/job.h>
 
+#include <weft/rpc/core/duration_text.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/job/environment.h>
 #include <weft/rpc/job/membership/job_membership.h>
@@ -27,6 +28,14 @@ Layers with_job(Layers layers, const Rendezvous& rendezvous) {
 }
 
 }  // namespace
+
+void MemberOptions::detect_within(std::chrono::nanoseconds time) {
+  if (time <= std::chrono::nanoseconds{0})
+    throw Error(ErrorKind::invalid_argument,
+                "MemberOptions::detect_within(" + seconds_text(time) + "), expected a positive time");
+  heartbeat = {.interval = time / 5, .timeout = time};
+  rendezvous.lease = time;
+}
 
 Job::Job(const MemberOptions& options, Layers layers)
     : own_(std::make_unique<Agent>(static_cast<const AgentOptions&>(options),

@@ -21,6 +21,11 @@ class Store;
 // The options of an agent that is a member of a job.
 struct MemberOptions : AgentOptions {
   Rendezvous rendezvous;
+
+  // Sets the heartbeat and the lease so that this agent detects the loss of a peer, and the job that of this
+  // member, within this time. Choose a time that is longer than the longest pause of a healthy process. The
+  // environment sets it: WEFT_DETECTION, in seconds; in an elastic world 5 s by default.
+  WEFT_EXPORT void detect_within(std::chrono::nanoseconds time);
 };
 
 class WEFT_EXPORT Job {

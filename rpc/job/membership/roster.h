@@ -28,8 +28,9 @@ inline constexpr std::string_view host = "host";
 inline constexpr std::string_view world = "world";  // "elastic", or "fixed N" for N members
 // The identity of a fixed world: the metadata of this name, if its members have it.
 inline constexpr std::string_view job = "weft.job";
-// + name: "INCARNATION WHY". The others continue without this member, because it made no progress although its
-// agent answers (docs/elastic.md). Its launcher ends it. A member that makes progress again removes the key.
+// + name: "INCARNATION WHY". The others continue without this member, because it made no progress although
+// its agent answers (docs/elastic.md). Its launcher ends it. A member that makes progress again removes the
+// key.
 inline constexpr std::string_view excluded = "excluded/";
 }  // namespace membership_keys
 

@@ -141,6 +141,25 @@ TEST(Environment, NamesMalformedVariables) {
   EXPECT_NE(refusal(with(usual, {{"WEFT_LISTEN", "127.0.0.1:4000"}})), "accepted");
 }
 
+TEST(Environment, StatesTheDetectionTime) {
+  using namespace std::chrono_literals;
+  const Rendezvous defaults;
+  const MemberOptions fixed = options(usual);
+  EXPECT_EQ(fixed.heartbeat.timeout, Heartbeat{}.timeout);
+  EXPECT_EQ(fixed.rendezvous.lease, defaults.lease);
+  const Variables elastic = with(usual, {{"WEFT_ELASTIC_WORLD", "1"}, {"WEFT_STORE", "file:///job"}});
+  EXPECT_EQ(options(elastic).heartbeat.timeout, 5s);
+  for (const Variables& variables : {usual, elastic}) {
+    const MemberOptions short_time = options(with(variables, {{"WEFT_DETECTION", "0.5"}}));
+    EXPECT_EQ(short_time.heartbeat.timeout, 500ms);
+    EXPECT_EQ(short_time.heartbeat.interval, 100ms);
+    EXPECT_EQ(short_time.rendezvous.lease, 500ms);
+  }
+  for (const char* const wrong : {"0", "-1", "5s", "nan", "1e9"})
+    EXPECT_EQ(refusal(with(usual, {{"WEFT_DETECTION", wrong}})),
+              std::string("WEFT_DETECTION='") + wrong + "', expected a number of seconds from 0.01 to 86400");
+}
+
 TEST(LocalAddress, IsTheAddressOfTheRouteToTheHost) {
   EXPECT_EQ(local_address_towards("127.0.0.1"), "127.0.0.1");
   const std::string own = local_address_towards("localhost");
