@@ -10,9 +10,11 @@
 //                generation in which all continue from the last commit.
 #include <weft/parallel/elastic/run.h>
 
+#include <weft/parallel/collectives/internal/group/group_service.h>
 #include <weft/parallel/elastic/internal/board.h>
 #include <weft/parallel/elastic/internal/state_access.h>
 #include <weft/rpc/call/invoke.h>
+#include <weft/rpc/core/duration_text.h>
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <ATen/Functions.h>
@@ -35,7 +37,32 @@ constexpr int max_failures = 3;                       // of the same workers, wi
 constexpr auto leave_poll = std::chrono::seconds{1};  // State::leave() does not wake a waiting run()
 constexpr std::size_t max_named = 8;                  // workers in a log line
 constexpr int log_fraction = 60;  // a worker that has waited for 1/60 of its patience logs the reason
-constexpr auto ping_interval = std::chrono::seconds{1};  // while a group is formed
+
+// The times of a training. All follow from the detection time, unless the program sets them.
+struct Times {
+  std::chrono::nanoseconds detection, hang, patience;
+  std::chrono::nanoseconds ask_interval;  // while a group is formed, its members are asked so often
+};
+
+Times times_of(const RunOptions& options, const rpc::Heartbeat& heartbeat) {
+  const auto set_or = [](std::chrono::nanoseconds set, std::chrono::nanoseconds derived) {
+    return set.count() > 0 ? set : derived;
+  };
+  const auto detection = heartbeat.timeout;
+  const Times times{
+      .detection = detection,
+      .hang = set_or(options.hang, 12 * detection),
+      .patience = set_or(options.patience, 120 * detection),
+      .ask_interval = std::min<std::chrono::nanoseconds>(std::chrono::seconds{1}, detection / 5)};
+  if (times.hang < detection)
+    throw rpc::Error(
+        rpc::ErrorKind::invalid_argument,
+        "elastic::run: RunOptions::hang is " + rpc::seconds_text(times.hang) + ", expected at least " +
+            rpc::seconds_text(detection) +
+            ", in which the agent detects lost peers (Heartbeat::timeout): a lost worker would be "
+            "taken for a worker that hangs");
+  return times;
+}
 
 // Whether the error is that of a collective, or of a call to a lost worker. Then the next generation may
 // succeed.
@@ -53,6 +80,16 @@ bool ends_a_generation(ErrorKind kind) {
   }
 }
 
+// The kind of the error with which a group has failed.
+ErrorKind failure_of(const collectives::Group& group) {
+  try {
+    group.barrier().get();
+    return ErrorKind::internal;  // it has not failed
+  } catch (const rpc::Error& error) {
+    return error.kind();
+  }
+}
+
 class Training {
  public:
   Training(rpc::Job& job, State& state, const std::function<void(collectives::Group)>& body,
@@ -62,6 +99,8 @@ class Training {
         access_(state),
         body_(body),
         options_(options),
+        limits_(options.workers.or_else(launcher_limits())),
+        times_(times_of(options, job.agent().core()->options().heartbeat)),
         board_(Board::open(job, options.name)) {}
   ~Training() {
     access_.end();
@@ -114,13 +153,23 @@ class Training {
   bool finish(const Generation& generation) const;
   void recover_if_stale();
   void failed(const Generation& generation);  // in the handler of the error
-  void remove_silent(const Generation& generation) const;
+  std::string group_name(const Generation& generation) const;
+  // waited: how long this worker has waited for the others to form the generation's group; nullopt: it does
+  // not wait for it.
+  void check_members(const Generation& generation, std::optional<rpc::Clock::duration> waited) const;
+  // nullopt: the member does not answer within the detection time.
+  std::vector<std::pair<AgentId, std::optional<collectives::Activity>>> activities(
+      const Generation& generation, std::size_t most = SIZE_MAX) const;
+  // Whether the members of that generation have begun collectives within this worker's patience.
+  bool progresses(const Generation& current);
 
   rpc::Agent& agent_;
   State& state_;
   StateAccess access_;
   const std::function<void(collectives::Group)>& body_;
   const RunOptions& options_;
+  const WorkerLimits limits_;
+  const Times times_;
   const std::shared_ptr<Board> board_;
 
   // Whether the state is that of a failed step. It is restored only in the next generation. If the training
@@ -134,11 +183,19 @@ class Training {
     std::vector<AgentId> members;
     std::uint64_t commits = 0;
   } failures_;
+  // The progress of a generation that this worker watches from outside.
+  struct Progress {
+    std::uint64_t generation = 0;
+    std::map<AgentId, std::uint64_t> begun;
+    rpc::Clock::time_point asked, changed;
+  } progress_;
+  // Whether a worker has hung in the generation that has failed: it does not come to the next group either.
+  bool hung_ = false;
 };
 
 std::variant<Generation, Outcome> Training::agree() {
   auto few_until = rpc::Clock::time_point::max();  // when the patience with too few workers ends
-  const auto log_at = rpc::later(rpc::Clock::now(), options_.patience / log_fraction);
+  const auto log_at = rpc::later(rpc::Clock::now(), times_.patience / log_fraction);
   std::string logged;  // the last reason for waiting
   for (bool newcomer = last_.number == 0; !access_.leaving(); newcomer = false) {
     const Board::View view = board_->refresh();
@@ -151,7 +208,12 @@ std::variant<Generation, Outcome> Training::agree() {
                                        "training; another training needs a new store");
       return Outcome::finished;
     }
-    if (!view.ready.contains(agent_.id())) {  // not announced yet, or considered dead
+    if (!view.ready.contains(agent_.id())) {  // not announced yet, or considered dead or hung
+      if (const auto why = last_.number == 0 ? std::nullopt : board_->end_exclusion())
+        agent_.core()->log().write(rpc::LogLevel::warning, "elastic training '" + options_.name +
+                                                               "': the others have continued without this "
+                                                               "worker, because " +
+                                                               *why + "; it joins again");
       board_->announce();
       continue;
     }
@@ -171,16 +233,22 @@ std::variant<Generation, Outcome> Training::agree() {
     const bool over = !newer || std::any_of(members.begin(), members.end(),
                                             [&](const AgentId& id) { return view.is_unavailable(id); });
     if (over && is_candidate(agent_.id()) && may_propose(current, view.candidates, agent_.id())) {
-      if (const auto next = next_generation(current, view.candidates, options_.workers)) {
+      if (const auto next = next_generation(current, view.candidates, limits_)) {
         board_->replace(view, *next);
         continue;
       }
-      if (few_until == rpc::Clock::time_point::max()) few_until = rpc::later(now, options_.patience);
+      if (few_until == rpc::Clock::time_point::max()) few_until = rpc::later(now, times_.patience);
       if (now >= few_until) throw too_few(view.candidates.size(), current);
       reason = too_few_text(view.candidates.size(), current) + ": waits for more workers";
     } else {
       few_until = rpc::Clock::time_point::max();
-      if (!mine && !members.empty()) reason = outside_text(current);
+      if (!mine && !members.empty()) {
+        reason = outside_text(current);
+        if (!progresses(current))
+          throw rpc::Error(ErrorKind::deadline_exceeded, reason + "; they have made no progress for " +
+                                                             rpc::seconds_text(times_.patience) +
+                                                             " (RunOptions::patience)");
+      }
     }
     if (now >= log_at && reason != std::exchange(logged, reason) && !reason.empty())
       agent_.core()->log().write(rpc::LogLevel::warning, reason);
@@ -190,8 +258,7 @@ std::variant<Generation, Outcome> Training::agree() {
 }
 
 std::string Training::too_few_text(std::size_t ready, const Generation& current) const {
-  const WorkerLimits& workers = options_.workers;
-  const std::size_t least = current.number == 0 ? std::max(workers.min, workers.start) : workers.min;
+  const std::size_t least = limits_.least(current);
   return "elastic training '" + options_.name + "': " + std::to_string(ready) +
          (ready == 1 ? " worker is" : " workers are") + " ready, expected at least " + std::to_string(least);
 }
@@ -207,10 +274,8 @@ std::string Training::outside_text(const Generation& current) const {
 }
 
 rpc::Error Training::too_few(std::size_t ready, const Generation& current) const {
-  return {ErrorKind::deadline_exceeded,
-          too_few_text(ready, current) + ", for which this worker has waited " +
-              std::to_string(std::chrono::duration_cast<std::chrono::seconds>(options_.patience).count()) +
-              " s (RunOptions::patience)"};
+  return {ErrorKind::deadline_exceeded, too_few_text(ready, current) + ", for which this worker has waited " +
+                                            rpc::seconds_text(times_.patience) + " (RunOptions::patience)"};
 }
 
 std::optional<Outcome> Training::train(const Generation& generation) {
@@ -218,6 +283,7 @@ std::optional<Outcome> Training::train(const Generation& generation) {
   std::optional<collectives::Group> group;
   try {
     group = form_group(generation);
+    hung_ = false;
     recover_if_stale();
     access_.set_votes([this, &generation, &group, known = Known()](Vote own) mutable {
       return vote(generation, *group, known, own);
@@ -239,6 +305,7 @@ std::optional<Outcome> Training::train(const Generation& generation) {
     access_.set_votes(nullptr);
     if (group) group->abort(error.what());
     if (!ends_a_generation(error.kind())) throw;
+    if (group) hung_ = failure_of(*group) == ErrorKind::deadline_exceeded;
     failed(generation);
     return std::nullopt;
   } catch (const std::exception& error) {
@@ -256,7 +323,9 @@ std::optional<Outcome> Training::train(const Generation& generation) {
 // learn late that a member has died, so the members are called if the rendezvous takes long.
 collectives::Group Training::form_group(const Generation& generation) const {
   collectives::GroupOptions options = options_.group;
-  options.name = options_.name + " " + std::to_string(generation.number);
+  options.name = group_name(generation);
+  options.late_after = times_.hang;
+  options.stall_warning = times_.detection;
   options.members.clear();
   for (const AgentId& member : generation.members) options.members.push_back(member.name);
   struct Made {
@@ -271,6 +340,7 @@ collectives::Group Training::form_group(const Generation& generation) const {
                        board->poke();
                        return true;
                      });
+  const auto begun = rpc::Clock::now();
   for (Board::View view = board_->view(); !made->ready; view = board_->view()) {
     const auto gone = std::find_if(generation.members.begin(), generation.members.end(),
                                    [&](const AgentId& member) { return view.is_unavailable(member); });
@@ -282,7 +352,8 @@ collectives::Group Training::form_group(const Generation& generation) const {
                                 ? "worker '" + gone->name + "' was gone"
                                 : "generation " + std::to_string(view.current.number) + " began"));
     }
-    if (!board_->wait(view.version, rpc::Clock::now() + ping_interval)) remove_silent(generation);
+    if (!board_->wait(view.version, rpc::Clock::now() + times_.ask_interval))
+      check_members(generation, rpc::Clock::now() - begun);
   }
   return std::move(*made->group).get();
 }
@@ -311,7 +382,7 @@ Vote Training::vote(const Generation& generation, const collectives::Group& grou
     known.change = true;
   } else if (board_->wait(known.version, rpc::Clock::now())) {
     const Board::View view = board_->view();
-    const auto next = next_generation(generation, view.candidates, options_.workers);
+    const auto next = next_generation(generation, view.candidates, limits_);
     known = {view.version, next && next->members != generation.members};
   }
   const at::Tensor any = at::tensor({int{known.change}, int{own.veto}}, at::kByte);
@@ -340,25 +411,61 @@ void Training::failed(const Generation& generation) {
   stale_ = true;
   if (failures_.count >= max_failures) throw;
   // A quicker worker may already have removed the lost members.
-  if (board_->refresh().current.number == generation.number) remove_silent(generation);
+  if (board_->refresh().current.number == generation.number) check_members(generation, std::nullopt);
+}
+
+std::string Training::group_name(const Generation& generation) const {
+  return options_.name + " " + std::to_string(generation.number);
+}
+
+std::vector<std::pair<AgentId, std::optional<collectives::Activity>>> Training::activities(
+    const Generation& generation, std::size_t most) const {
+  std::vector<std::pair<AgentId, rpc::Future<collectives::Activity>>> asked;
+  for (const AgentId& member : generation.members)
+    if (member != agent_.id() && asked.size() < most)
+      asked.emplace_back(member, agent_.peer(member.name)
+                                     .only(member)
+                                     .with(rpc::CallOptions{.timeout = times_.detection})
+                                     .call<&collectives::GroupService::activity>(group_name(generation)));
+  std::vector<std::pair<AgentId, std::optional<collectives::Activity>>> answers;
+  for (auto& [member, answer] : asked) {
+    auto result = rpc::capture([&answer = answer] { return answer.get(); });
+    answers.emplace_back(member, result.ok() ? std::optional(result.value()) : std::nullopt);
+  }
+  (void)board_->view();  // throws if it is this agent that has ended
+  return answers;
+}
+
+bool Training::progresses(const Generation& current) {
+  const auto now = rpc::Clock::now();
+  if (progress_.generation != current.number) progress_ = {current.number, {}, now, now};
+  if (now < rpc::later(progress_.asked, times_.patience / log_fraction)) return true;
+  progress_.asked = now;
+  for (const auto& [member, activity] : activities(current, max_named))
+    if (activity && std::exchange(progress_.begun[member], activity->begun) != activity->begun)
+      progress_.changed = now;
+  return now < rpc::later(progress_.changed, times_.patience);
 }
 
 // The store may not know of a death yet: if no host watches the worker, the store waits for the end of its
-// lease. If a worker that is removed is alive, it announces itself again and joins at the next commit of the
-// others.
-void Training::remove_silent(const Generation& generation) const {
-  std::vector<std::pair<AgentId, rpc::Future<void>>> asked;
-  for (const AgentId& member : generation.members)
-    if (member != agent_.id())
-      asked.emplace_back(member, agent_.peer(member.name)
-                                     .only(member)
-                                     .with(rpc::CallOptions{.timeout = options_.silence})
-                                     .call<rpc::Ping>());
-  std::vector<AgentId> silent;
-  for (auto& [member, answer] : asked)
-    if (!rpc::capture([&answer = answer] { answer.get(); }).ok()) silent.push_back(member);
-  (void)board_->view();  // throws if it is this agent that has ended
-  for (const AgentId& member : silent) board_->remove(member);
+// lease. A worker that answers, and takes no part although the others wait, hangs in code of the program. If
+// a worker that is removed or excluded continues, it announces itself again and joins at the next commit of
+// the others.
+void Training::check_members(const Generation& generation, std::optional<rpc::Clock::duration> waited) const {
+  const auto limit = hung_ ? times_.detection : times_.hang;
+  for (const auto& [member, activity] : activities(generation)) {
+    if (!activity) {
+      board_->remove(member);
+    } else if (waited && *waited >= limit && !activity->takes_part &&
+               board_->refresh().current.number == generation.number) {
+      const std::string why = "'" + member.name + "' does not form the group of generation " +
+                              std::to_string(generation.number) + ", for which others have waited for " +
+                              rpc::seconds_text(*waited);
+      agent_.core()->log().write(rpc::LogLevel::warning, "elastic training '" + options_.name + "': worker " +
+                                                             why + ": the others continue without it");
+      board_->exclude(member, why);
+    }
+  }
 }
 
 }  // namespace
@@ -370,12 +477,14 @@ Outcome run(rpc::Job& job, State& state, const std::function<void(collectives::G
         ErrorKind::failed_precondition,
         "elastic::run: the job has a fixed size, expected an elastic world: weft launch --elastic, "
         "or Rendezvous::fixed_world = false");
-  const WorkerLimits& workers = options.workers;
-  if (workers.min == 0 || workers.max < std::max(workers.min, workers.start))
-    throw rpc::Error(ErrorKind::invalid_argument,
-                     "elastic::run: at least " + std::to_string(workers.min) + " workers, at the start " +
-                         std::to_string(workers.start) + ", at most " + std::to_string(workers.max) +
-                         ", expected a minimum of at least 1, and a maximum not below the other two");
+  const WorkerLimits workers = options.workers.or_else(launcher_limits());
+  if (workers.max != 0 && workers.max < std::max(workers.min, workers.start))
+    throw rpc::Error(
+        ErrorKind::invalid_argument,
+        "elastic::run: at least " + std::to_string(workers.min) + " workers, at the start " +
+            std::to_string(workers.start) + ", at most " + std::to_string(workers.max) +
+            ", expected a maximum that is not below the other two (RunOptions::workers, weft launch "
+            "--min and --max)");
   job.join().get();
   return Training(job, state, body, options).run();
 }
@@ -383,9 +492,9 @@ Outcome run(rpc::Job& job, State& state, const std::function<void(collectives::G
 }  // namespace detail
 
 WorkerLimits launcher_limits() {
-  const auto read = [](const char* name, std::size_t otherwise) {
+  const auto read = [](const char* name) -> std::size_t {
     const char* const text = std::getenv(name);
-    if (text == nullptr || *text == '\0') return otherwise;
+    if (text == nullptr || *text == '\0') return 0;
     std::size_t number = 0;
     const std::string_view digits = text;
     const auto [end, error] = std::from_chars(digits.begin(), digits.end(), number);
@@ -395,10 +504,7 @@ WorkerLimits launcher_limits() {
                                                              "', expected a positive number");
     return number;
   };
-  WorkerLimits limits;
-  limits.min = read("WEFT_MIN_WORKERS", limits.min);
-  limits.max = read("WEFT_MAX_WORKERS", limits.max);
-  return limits;
+  return {.min = read("WEFT_MIN_WORKERS"), .max = read("WEFT_MAX_WORKERS")};
 }
 
 }  // namespace weft::elastic

@@ -11,6 +11,9 @@
 //
 //   - If a collective fails, for example because a worker has died, the survivors restore the last commit and
 //     form the next generation, in the same order.
+//   - If a worker makes the others wait too long (RunOptions::hang), they exclude it, and continue in the
+//   same
+//     way.
 //   - If workers wait to join, or want to leave, commit() throws WorkersChanged on all ranks at the same
 //     step. The next generation includes them, or continues without them.
 //
@@ -49,22 +52,29 @@ struct Change {
   std::optional<int> synced_from = {};
 };
 
-// The limits of `weft launch --min N --max N` (WEFT_MIN_WORKERS and WEFT_MAX_WORKERS). Without these
-// variables: at least one worker, and no maximum. Throws invalid_argument if a variable is not a positive
-// number.
+// The limits of `weft launch --min N --max N` (WEFT_MIN_WORKERS and WEFT_MAX_WORKERS). Without a variable,
+// its limit is not set. Throws invalid_argument if a variable is not a positive number.
 WEFT_EXPORT WorkerLimits launcher_limits();
 
-// The options of run(). `name` and `workers` are equal on all workers of a training.
+// The options of run(). `name` and `workers` are equal on all workers of a training. All times follow from
+// the time within which the agent detects the loss of a peer (Heartbeat::timeout;
+// MemberOptions::detect_within() and `weft launch --detection` set it): after a failure, a worker that does
+// not answer within this time is lost, and after this time a warning names the worker for which others wait.
 struct RunOptions {
   std::string name = "train";  // each training of a job needs another name
-  // Below the minimum, training waits; workers above the maximum are spares. If a program sets `workers`, it
-  // replaces all limits of the launcher, even if it sets one field only.
-  WorkerLimits workers = launcher_limits();
-  // If there are fewer workers than the minimum for this time, run() throws deadline_exceeded. A worker that
-  // has waited for a sixtieth of this time logs the reason.
-  std::chrono::nanoseconds patience = std::chrono::minutes{10};
-  // After a failure, the next generation excludes a worker that does not answer within this time.
-  std::chrono::nanoseconds silence = std::chrono::seconds{5};
+  // Below the minimum, training waits; workers above the maximum are spares. Limits that are not set are
+  // those of the launcher.
+  WorkerLimits workers = {};
+  // A worker for which others have waited for this time, in a collective, in an exchange of messages or to
+  // form a group, is excluded, although its agent answers. The driver of `weft launch` ends its process.
+  // Otherwise the worker joins again when it makes progress. The time must exceed the longest pause of a
+  // worker between two operations of the group, such as a validation on one rank only. 0: 12 times the
+  // detection time, or 1 minute by default.
+  std::chrono::nanoseconds hang{0};
+  // run() throws deadline_exceeded if for this time there are fewer workers than the minimum, or if this
+  // worker waits for others that have not made progress for this time. A worker that has waited for a
+  // sixtieth of this time logs the reason. 0: 120 times the detection time, or 10 minutes by default.
+  std::chrono::nanoseconds patience{0};
   // A worker that joins receives modules and optimizers of LibTorch during the next step of all ranks, in
   // which it has weight 0. Only for programs with State::step() and an ElasticSampler in the state
   // (docs/elastic.md).
@@ -72,7 +82,8 @@ struct RunOptions {
   // Throws resource_exhausted when a generation beyond this number of changes begins.
   std::optional<std::uint64_t> max_changes = {};
 
-  collectives::GroupOptions group = {};  // run() sets its name and members
+  // run() sets name, members, late_after (`hang`) and stall_warning (the detection time).
+  collectives::GroupOptions group = {};
   // Called on all ranks before the body, in every generation. Use this function to give the new group to
   // objects that outlive the body (ddp->set_group(change.group)).
   std::function<void(const Change&)> on_change = {};
@@ -90,7 +101,8 @@ WEFT_EXPORT Outcome run(rpc::Job& job, State& state, const std::function<void(co
 // collectives::Group; returns void or Task<void>, which runs on the calling thread. state: new, or loaded
 // from a checkpoint, in which case its commits count.
 //
-// Throws failed_precondition in a job with a fixed world; deadline_exceeded after options.patience;
+// Throws failed_precondition in a job with a fixed world; invalid_argument if options.hang is shorter than
+// the detection time, or the limits contradict each other; deadline_exceeded after options.patience;
 // lease_lost if the other workers consider this one dead; unavailable if the host of the job's store is gone;
 // and the exceptions of the body, except the errors of groups and peers (peer_lost, unavailable, shut_down,
 // aborted, cancelled, deadline_exceeded). After three failed generations of the same workers without a commit

@@ -1,12 +1,17 @@
 #include <weft/parallel/elastic/internal/board.h>
 
 #include <weft/rpc/endpoint/agent_core.h>
+#include <weft/rpc/job/membership/roster.h>
 
 #include <sstream>
 #include <utility>
 
 namespace weft::elastic::detail {
 namespace {
+
+std::string exclusion_key(const std::string& worker) {
+  return std::string(rpc::membership_keys::excluded) + worker;
+}
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -87,6 +92,23 @@ void Board::remove(const rpc::AgentId& worker) {
   // (run.cc).
   if (refresh().ready.contains(worker)) ask([&] { return store_->remove(ready_key(worker.name)); });
   refresh();
+}
+
+void Board::exclude(const rpc::AgentId& worker, const std::string& why) {
+  if (!refresh().ready.contains(worker)) return;
+  ask([&] {
+    return store_->set(exclusion_key(worker.name), std::to_string(worker.incarnation) + " " + why);
+  });
+  remove(worker);
+}
+
+std::optional<std::string> Board::end_exclusion() {
+  const std::string key = exclusion_key(agent_.name());
+  const auto text = ask([&] { return store_->try_get(key); });
+  const std::string own = std::to_string(agent_.id().incarnation) + " ";
+  if (!text || !text->starts_with(own)) return std::nullopt;
+  ask([&] { return store_->remove(key); });
+  return text->substr(own.size());
 }
 
 void Board::replace(const View& seen, const Generation& next) {

@@ -47,6 +47,11 @@ class Board : public std::enable_shared_from_this<Board> {
   void withdraw() { remove(agent_.id()); }  // this worker is no longer ready
   // Declares that this incarnation of the worker is no longer ready.
   void remove(const rpc::AgentId& worker);
+  // Declares that this incarnation of the worker is no longer ready, because it makes no progress, and tells
+  // the job's launcher. No effect if the worker is not ready.
+  void exclude(const rpc::AgentId& worker, const std::string& why);
+  // If this worker is excluded, ends that, and returns the reason.
+  std::optional<std::string> end_exclusion();
   // Replaces the generation that the view has seen, unless another worker has replaced it already.
   void replace(const View& seen, const Generation& next);
 

@@ -55,10 +55,18 @@ Generation generation_from_text(const std::string& text) {
   return generation;
 }
 
+WorkerLimits WorkerLimits::or_else(const WorkerLimits& others) const {
+  const auto first_set = [](std::size_t limit, std::size_t other) { return limit != 0 ? limit : other; };
+  return {first_set(min, others.min), first_set(start, others.start), first_set(max, others.max)};
+}
+
+std::size_t WorkerLimits::least(const Generation& current) const {
+  return std::max({std::size_t{1}, min, current.number == 0 ? start : 0});
+}
+
 std::optional<Generation> next_generation(const Generation& current, std::vector<Candidate> candidates,
                                           const WorkerLimits& limits) {
-  const std::size_t least = current.number == 0 ? std::max(limits.min, limits.start) : limits.min;
-  if (candidates.size() < least) return std::nullopt;
+  if (candidates.size() < limits.least(current)) return std::nullopt;
   Generation next{.number = current.number + 1};
   for (const rpc::AgentId& member : current.members)
     if (has(candidates, member)) next.members.push_back(member);
@@ -67,7 +75,7 @@ std::optional<Generation> next_generation(const Generation& current, std::vector
     return std::tie(a.order, a.id) < std::tie(b.order, b.id);
   });
   for (Candidate& candidate : candidates) next.members.push_back(std::move(candidate.id));
-  if (next.members.size() > limits.max) next.members.resize(limits.max);
+  if (limits.max != 0 && next.members.size() > limits.max) next.members.resize(limits.max);
   return next;
 }
 

@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,11 +37,16 @@ struct Candidate {
   std::uint64_t order = 0;  // of arrival, for candidates that were not in the previous generation
 };
 
-// The number of workers in a generation.
+// The number of workers in a generation. 0: not set.
 struct WorkerLimits {
-  std::size_t min = 1;    // at least 1
+  std::size_t min = 0;    // not set: 1
   std::size_t start = 0;  // the minimum of the first generation, if it is greater than `min`
-  std::size_t max = std::numeric_limits<std::size_t>::max();  // further candidates are spares
+  std::size_t max = 0;    // further candidates are spares; not set: no maximum
+
+  // These limits, with those of `others` in the place of limits that are not set.
+  WEFT_EXPORT WorkerLimits or_else(const WorkerLimits& others) const;
+  // The minimum of the generation after `current`.
+  WEFT_EXPORT std::size_t least(const Generation& current) const;
 };
 
 // Returns the generation after `current`: its members that are candidates, in their order, then the other

@@ -1,5 +1,6 @@
 #include <weft/parallel/elastic/run.h>
 
+#include <weft/rpc/job/membership/roster.h>
 #include <weft/rpc/testing/wait.h>
 
 #include <array>
@@ -16,8 +17,9 @@ using namespace testing;
 
 // A worker: an agent of an elastic world, and a thread that trains.
 struct Worker {
-  Worker(const test::JobStore& store, const std::string& name, std::size_t number)
-      : job(options(store, name, number), training_layers()), training(number) {}
+  Worker(const test::JobStore& store, const std::string& name, std::size_t number,
+         std::optional<std::chrono::nanoseconds> detection = {})
+      : job(options(store, name, number, detection), training_layers()), training(number) {}
   void start(RunOptions options) {
     thread.start([this, options = std::move(options)]() mutable {
       const auto on_change = options.on_change;
@@ -30,9 +32,13 @@ struct Worker {
           [this](const Group& group) { training.train(group, changes.back().generation); }, options);
     });
   }
-  rpc::MemberOptions options(const test::JobStore& store, const std::string& name, std::size_t number) {
+  rpc::MemberOptions options(const test::JobStore& store, const std::string& name, std::size_t number,
+                             std::optional<std::chrono::nanoseconds> detection) {
     rpc::MemberOptions options = worker_options(store, name, number);
+    if (detection) options.heartbeat = {.interval = *detection / 5, .timeout = *detection};
     options.log = [this](const rpc::LogRecord& record) {
+      if (record.message.find("have continued without this worker") != std::string_view::npos)
+        excluded = record.message;
       if (!waits_while.empty() || record.message.find("waits while") == std::string_view::npos) return;
       waits_while = record.message;
       waits.set();
@@ -45,6 +51,7 @@ struct Worker {
   }
 
   std::string waits_while;  // the log's, before `waits`
+  std::string excluded;     // the log's; its thread's, until end()
   test::Event waits;
   rpc::Job job;
   rpc::Agent& agent = job.agent();
@@ -61,7 +68,7 @@ class ElasticRun : public ::testing::Test {
     while (workers.size() > 1) workers.pop_back();
   }
   Worker& worker(const std::string& name) {
-    Worker& made = *workers.emplace_back(std::make_unique<Worker>(store, name, workers.size()));
+    Worker& made = *workers.emplace_back(std::make_unique<Worker>(store, name, workers.size(), detection));
     made.training.log = [this](const Step& step) { log.add(step); };
     return made;
   }
@@ -91,6 +98,7 @@ class ElasticRun : public ::testing::Test {
   }
 
   const RunOptions three{.workers = {.min = 2, .start = 3}};
+  std::optional<std::chrono::nanoseconds> detection;  // of further workers; nullopt: the default
   test::InProcessJobStore store;
   Log log;
   std::vector<std::unique_ptr<Worker>> workers;
@@ -319,15 +327,114 @@ TEST_F(ElasticRun, FailsBelowTheMinimumAfterItsPatience) {
 }
 
 TEST(LauncherLimits, AreTheDefaultOfRun) {
-  EXPECT_EQ(RunOptions().workers.min, 1U);
+  EXPECT_EQ(launcher_limits().min, 0U);
   ::setenv("WEFT_MIN_WORKERS", "2", 1);
   ::setenv("WEFT_MAX_WORKERS", "4", 1);
-  EXPECT_EQ(RunOptions().workers.min, 2U);
-  EXPECT_EQ(RunOptions().workers.max, 4U);
+  const WorkerLimits set = WorkerLimits{.start = 3}.or_else(launcher_limits());
+  EXPECT_EQ(set.min, 2U);
+  EXPECT_EQ(set.start, 3U);
+  EXPECT_EQ(set.max, 4U);
   ::setenv("WEFT_MAX_WORKERS", "4x", 1);
   EXPECT_EQ(test::kind_of([] { launcher_limits(); }), ErrorKind::invalid_argument);
   ::unsetenv("WEFT_MIN_WORKERS");
   ::unsetenv("WEFT_MAX_WORKERS");
+}
+
+// Workers whose program hangs, while their agents answer.
+class ElasticHang : public ElasticRun {
+ protected:
+  ElasticHang() {
+    detection = std::chrono::seconds{2};
+    for (const std::string name : {"anna", "bert", "cleo"}) worker(name);
+  }
+  ~ElasticHang() override { resumes.set(); }
+  // From that step on, this worker waits for `resumes`.
+  void hangs_at(Worker& worker, std::int64_t step) {
+    worker.training.before_step = [this, step](std::int64_t now, const Group&) {
+      if (now == step && !std::exchange(hung, true)) resumes.wait();
+    };
+  }
+  const RunOptions soon{.workers = {.min = 2, .start = 3}, .hang = std::chrono::seconds{2}};
+  bool hung = false;
+  test::Event resumes;
+};
+
+TEST_F(ElasticHang, TheOthersContinueWithoutAWorkerThatHangs) {
+  hangs_at(*workers[1], 7);
+  for (auto& each : workers) each->start(soon);
+  expect_finished({0, 2});
+  log.expect_replay(0, *workers[2]->training.model);
+  EXPECT_EQ(workers[2]->changes.back().gone, Names{"bert"});
+  const auto text =
+      workers[0]->job.store()->try_get(std::string(rpc::membership_keys::excluded) + "bert").get();
+  ASSERT_TRUE(text);
+  EXPECT_TRUE(text->starts_with(std::to_string(workers[1]->agent.id().incarnation) + " 'bert' does not form"))
+      << *text;
+  resumes.set();
+  EXPECT_EQ(workers[1]->end(), Outcome::finished);
+}
+
+TEST_F(ElasticHang, AWorkerThatResumesJoinsAgain) {
+  hangs_at(*workers[1], 7);
+  workers[0]->training.before_step = [this](std::int64_t step, const Group& group) {
+    if (step != 8 || group.size() != 2) return;
+    resumes.set();
+    await_ready(workers[0]->job, "bert");
+  };
+  for (auto& each : workers) each->start(soon);
+  expect_finished({0, 1, 2});
+  log.expect_replay(0, *workers[1]->training.model);
+  EXPECT_EQ(workers[0]->changes.back().group.size(), 3);
+  EXPECT_NE(workers[1]->excluded.find("'bert' does not form the group of generation 2"), std::string::npos)
+      << workers[1]->excluded;
+  EXPECT_EQ(workers[0]->job.store()->try_get(std::string(rpc::membership_keys::excluded) + "bert").get(),
+            std::nullopt);
+}
+
+// Another failure comes first: the next group waits for the worker that hangs.
+TEST_F(ElasticHang, AWorkerThatHangsIsExcludedAfterTheDeathOfAnother) {
+  worker("dora");
+  hangs_at(*workers[1], 6);
+  workers[3]->training.before_step = [this](std::int64_t step, const Group&) {
+    if (step == 6) die(workers[3]->agent);
+  };
+  RunOptions four = soon;
+  four.workers.start = 4;
+  for (auto& each : workers) each->start(four);
+  EXPECT_THROW(workers[3]->end(), Died);
+  expect_finished({0, 2});
+  log.expect_replay(0, *workers[2]->training.model);
+  resumes.set();
+  EXPECT_EQ(workers[1]->end(), Outcome::finished);
+}
+
+TEST_F(ElasticHang, AWorkerThatWaitsOutsideLosesItsPatienceIfTheOthersHang) {
+  Worker& dora = worker("dora");
+  for (const int first : {0, 1, 2})
+    workers[first]->training.before_step = [&, first](std::int64_t step, const Group& group) {
+      if (step != 3 || group.size() != 3) return;
+      if (first == 0) {
+        RunOptions impatient = soon;
+        impatient.patience = std::chrono::seconds{1};
+        dora.start(impatient);
+        test::expect_error(
+            [&] { return dora.end(); }, ErrorKind::deadline_exceeded,
+            "this worker waits while anna, bert, cleo train; if they have died, it waits until "
+            "their leases end; they have made no progress for 1 s (RunOptions::patience)");
+        resumes.set();
+      }
+      resumes.wait();
+    };
+  RunOptions patient = soon;
+  patient.hang = std::chrono::minutes{1};
+  for (const int first : {0, 1, 2}) workers[first]->start(patient);
+  expect_finished({0, 1, 2});
+}
+
+TEST_F(ElasticHang, AHangShorterThanTheDetectionTimeIsRefused) {
+  workers[0]->start({.hang = std::chrono::milliseconds{1500}});
+  test::expect_error([&] { return workers[0]->end(); }, ErrorKind::invalid_argument,
+                     "elastic::run: RunOptions::hang is 1.5 s, expected at least 2 s");
 }
 
 TEST_F(ElasticRun, SparesReplaceWorkersInTheirOrder) {
@@ -440,7 +547,7 @@ TEST_F(ElasticSteps, ASpareTakesOverWithoutTheLossOfAStep) {
   for (const std::string name : {"anna", "bert"}) worker(name);
   const RunOptions two{.workers = {.min = 2, .max = 2}};
   RunOptions soon_logged = two;
-  soon_logged.patience = std::chrono::milliseconds{60};
+  soon_logged.patience = std::chrono::seconds{6};
   dies_in(*workers[1], 9);
   Worker& spare = worker("dora");
   workers[0]->training.before_step = [&, before = workers[0]->training.before_step](std::int64_t step,
