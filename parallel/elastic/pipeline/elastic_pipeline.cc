@@ -82,6 +82,8 @@ void ElasticPipeline::Impl::set_group(const Group& group) {
   if (stays) return trained->set_groups(*own, *data);
   trained.reset();
   options.data_parallel = data;
+  if (const auto late_after = group.options().late_after; late_after.count() > 0)
+    options.timeout = std::min(options.timeout, late_after);  // so that run() notices a stage that hangs
   cut.built = pipeline::stages_of(schedule, next->rank);
   trained = std::make_unique<pipeline::GroupPipeline>(*own, pipeline::cut(layers, cut), schedule, options);
 }

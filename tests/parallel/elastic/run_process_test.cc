@@ -1,6 +1,6 @@
 // Workers in separate processes. One of three is killed, the others continue to train in their processes, and
-// another one joins. Then chaos: many workers are killed, leave and join at random times. The losses equal
-// those of one process with the logged samples.
+// another one joins. Then chaos: many workers are killed, are stopped, hang, leave and join at random times.
+// The losses equal those of one process with the logged samples.
 #include <weft/rpc/job/store/store.h>
 
 #include <fcntl.h>
@@ -137,6 +137,7 @@ struct ChaosWorker {
 class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
  protected:
   static constexpr std::size_t max_workers = 5, max_members = 4;  // one may be a spare
+  static constexpr std::chrono::nanoseconds detection = test::short_lease;
   // $WEFT_ELASTIC_CHANGES: the number of changes. $WEFT_ELASTIC_SEED: the seed.
   static std::int64_t number_from(const char* variable, std::int64_t otherwise) {
     const char* const text = std::getenv(variable);
@@ -152,6 +153,7 @@ class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
   }
   ~ElasticChaos() override {
     workers_.clear();
+    ended_.clear();
     for (const int end : lines_) ::close(end);
     ::munmap(last_epoch_, sizeof(*last_epoch_));
   }
@@ -163,11 +165,13 @@ class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
     workers_[name].process = std::make_unique<test::Child>([&, number](int, int orders) {
       const auto tell = [&](const std::string& text) { test::say(lines_[1], name + " " + text); };
       Trained& training = *new Trained(number);  // until the process is killed, as the thread
-      std::thread([orders, &training] {
-        if (test::line_of(orders) == "leave") training.state.leave();
+      auto& hangs = *new std::atomic<bool>(false);
+      std::thread([orders, &training, &hangs] {
+        for (std::string order; !(order = test::line_of(orders)).empty();)
+          order == "leave" ? training.state.leave() : hangs.store(true);
       }).detach();
       try {
-        rpc::MemberOptions options = worker_options(store_, name, number);
+        rpc::MemberOptions options = worker_options(store_, name, number, detection);
         collectives::GroupOptions group;
         if (place) place(number, options, group);
         rpc::Job job(options, training_layers());
@@ -180,6 +184,7 @@ class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
         std::int64_t begun = 0;
         training.state.add("begun", begun);
         training.before_step = [&](std::int64_t step, const Group&) {
+          while (hangs) ::pause();
           if (begun++ != step)
             throw std::logic_error("step " + std::to_string(step) + " begins after " +
                                    std::to_string(begun - 1) + " steps");
@@ -196,6 +201,7 @@ class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
         const auto outcome =
             run(job, training.state, [&](const Group& group) { training.train(group, generation); },
                 {.workers = {.start = 3, .max = max_members},
+                 .hang = detection,
                  .sync_later = GetParam().later,
                  .group = group,
                  .on_change = [&](const Change& change) { generation = change.generation; }});
@@ -206,9 +212,13 @@ class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
     });
     return name;
   }
-  void kill(const std::string& name) {
-    workers_.at(name).process->kill();
+  enum class End : std::uint8_t { killed, stopped, hung };
+  void end(const std::string& name, End how) {
+    std::unique_ptr<test::Child> process = std::move(workers_.at(name).process);
     workers_.erase(name);
+    if (how == End::killed) return;  // by its destructor
+    how == End::stopped ? process->stop() : process->tell("hang");
+    ended_.push_back(std::move(process));
   }
   void leave(const std::string& name) {
     workers_.at(name).process->tell("leave");
@@ -245,8 +255,9 @@ class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
     return names;
   }
 
-  void run_chaos() {
-    const std::int64_t changes = number_from("WEFT_ELASTIC_CHANGES", 10);
+  // ends: how workers end that do not leave. otherwise: the number of changes without $WEFT_ELASTIC_CHANGES.
+  void run_chaos(const std::vector<End>& ends = {End::killed}, std::int64_t otherwise = 10) {
+    const std::int64_t changes = number_from("WEFT_ELASTIC_CHANGES", otherwise);
     const auto seed = static_cast<std::uint64_t>(number_from("WEFT_ELASTIC_SEED", 6));
     SCOPED_TRACE("WEFT_ELASTIC_SEED=" + std::to_string(seed));
     std::mt19937_64 random(seed);
@@ -266,7 +277,8 @@ class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
         read();
         continue;
       } else {
-        change == 0 ? kill(chosen[below(chosen.size())]) : leave(chosen[below(chosen.size())]);
+        const std::string& name = chosen[below(chosen.size())];
+        change == 0 ? end(name, ends[below(ends.size())]) : leave(name);
       }
       ++made[std::min<std::size_t>(change, 2)];
     }
@@ -288,7 +300,7 @@ class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
     Net model(0);
     log_.expect_replay(model, log_.last().epoch + 1);
     std::printf(
-        "%lld kills, %lld departures, %lld joins: %llu generations, %lld steps, %lld with a rank whose "
+        "%lld ends, %lld departures, %lld joins: %llu generations, %lld steps, %lld with a rank whose "
         "state was in transit\n",
         (long long)made[0], (long long)made[1], (long long)made[2],
         (unsigned long long)log_.last().generation, (long long)log_.size(), (long long)resting);
@@ -302,6 +314,7 @@ class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
   std::array<int, 2> lines_{};
   std::atomic<bool>* last_epoch_ = nullptr;
   std::map<std::string, ChaosWorker> workers_;
+  std::vector<std::unique_ptr<test::Child>> ended_;  // stopped or hung: their processes exist until the end
   std::size_t started_ = 0;
   long long steps_ = 0;  // steps of the finished training
   Log log_;
@@ -311,6 +324,8 @@ INSTANTIATE_TEST_SUITE_P(Ends, ElasticChaos, ::testing::ValuesIn(step_ends),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(ElasticChaos, SurvivesRandomKillsDeparturesAndJoins) { run_chaos(); }
+
+TEST_P(ElasticChaos, SurvivesRandomStopsAndHangs) { run_chaos({End::killed, End::stopped, End::hung}, 6); }
 
 // Every second worker is on another host, and the network loses packets.
 TEST_P(ElasticChaos, SurvivesAcrossHostsWithPacketLoss) {

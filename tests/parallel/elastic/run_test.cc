@@ -18,7 +18,7 @@ using namespace testing;
 // A worker: an agent of an elastic world, and a thread that trains.
 struct Worker {
   Worker(const test::JobStore& store, const std::string& name, std::size_t number,
-         std::optional<std::chrono::nanoseconds> detection = {})
+         std::chrono::nanoseconds detection = {})
       : job(options(store, name, number, detection), training_layers()), training(number) {}
   void start(RunOptions options) {
     thread.start([this, options = std::move(options)]() mutable {
@@ -33,9 +33,8 @@ struct Worker {
     });
   }
   rpc::MemberOptions options(const test::JobStore& store, const std::string& name, std::size_t number,
-                             std::optional<std::chrono::nanoseconds> detection) {
-    rpc::MemberOptions options = worker_options(store, name, number);
-    if (detection) options.heartbeat = {.interval = *detection / 5, .timeout = *detection};
+                             std::chrono::nanoseconds detection) {
+    rpc::MemberOptions options = worker_options(store, name, number, detection);
     options.log = [this](const rpc::LogRecord& record) {
       if (record.message.find("have continued without this worker") != std::string_view::npos)
         excluded = record.message;
@@ -98,7 +97,7 @@ class ElasticRun : public ::testing::Test {
   }
 
   const RunOptions three{.workers = {.min = 2, .start = 3}};
-  std::optional<std::chrono::nanoseconds> detection;  // of further workers; nullopt: the default
+  std::chrono::nanoseconds detection{0};  // of further workers; 0: the default
   test::InProcessJobStore store;
   Log log;
   std::vector<std::unique_ptr<Worker>> workers;

@@ -218,10 +218,11 @@ inline rpc::Layers training_layers() {
 }
 
 // The options of a worker of an elastic world. Worker number 0 is the first one, and keeps the store if the
-// store needs a host.
+// store needs a host. detection: the heartbeat's timeout; 0: the default.
 inline rpc::MemberOptions worker_options(const test::JobStore& store, const std::string& name,
-                                         std::size_t number) {
+                                         std::size_t number, std::chrono::nanoseconds detection = {}) {
   rpc::MemberOptions options{{.name = name, .handler_threads = 1}};
+  if (detection.count() > 0) options.heartbeat = {.interval = detection / 5, .timeout = detection};
   options.log = [](const rpc::LogRecord&) {};
   options.in_process = store.network;
   options.listen = {store.network == nullptr         ? "tcp://127.0.0.1:0"
