@@ -18,11 +18,10 @@ ElasticDriver::ElasticDriver(DriverOptions options, Time now)
 Actions ElasticDriver::handle(Time now, const Event& event) {
   if (state_.phase == DriverPhase::ended) return {};
   now_ = now;
-  changed_ = false;
-  const bool was_stopping = any_stopping();
+  changed_ = expected_ = false;
   std::visit([this](const auto& it) { take(it); }, event);
   if (state_.phase == DriverPhase::waiting || state_.phase == DriverPhase::running) plan();
-  if (state_.phase == DriverPhase::running) count_reset(was_stopping);
+  if (state_.phase == DriverPhase::running) count_reset();
   if (state_.phase == DriverPhase::waiting || state_.phase == DriverPhase::running) watch_minimum();
   if (state_.phase == DriverPhase::finishing) finish();
   end_if_empty();
@@ -117,8 +116,9 @@ void ElasticDriver::take(const WorkerExited& exited) {
   state_.workers.erase(found);
   occupied_.erase({worker.host, worker.slot});
   ranks_.erase(worker.rank);
+  expected_ = worker.stopping;
   if (worker.stopping) return;
-  if (exited.status != 0) return failed(worker, exited);
+  if (exited.status != 0) return failed(worker, exited.how, exited.details, exited.blameless);
   if (state_.phase != DriverPhase::running) return;
   state_.phase = DriverPhase::finishing;
   state_.finish_by = now_ + options_.finish_wait;
@@ -127,14 +127,30 @@ void ElasticDriver::take(const WorkerExited& exited) {
                             text_of(options_.finish_wait) + " to finish"});
 }
 
+void ElasticDriver::take(const WorkerExcluded& excluded) {
+  stop_failed(excluded.worker, "was excluded by the other workers: " + excluded.why);
+}
+
+void ElasticDriver::take(const WorkerLost& lost) { stop_failed(lost.worker, "was lost: " + lost.why); }
+
 void ElasticDriver::take(const Interrupted& interrupted) { give_up(interrupted.why); }
 
-void ElasticDriver::failed(const DriverWorker& worker, const WorkerExited& exited) {
-  const std::string what = title(worker) + " " + exited.how;
-  actions_.push_back(Note{what + exited.details});
+// The worker has failed, and its process may still run.
+void ElasticDriver::stop_failed(WorkerId id, const std::string& how) {
+  const auto found = state_.workers.find(id);
+  if (found == state_.workers.end() || found->second.stopping) return;
+  stop(id, found->second, how);
+  failed(found->second, how, "", false);
+}
+
+// The worker has failed, and either has ended or is being stopped.
+void ElasticDriver::failed(const DriverWorker& worker, const std::string& how, const std::string& details,
+                           bool blameless) {
+  const std::string what = title(worker) + " " + how;
+  actions_.push_back(Note{what + details});
   if (state_.phase != DriverPhase::running) return;
   changed_ = true;
-  if (!exited.blameless) strike(worker);
+  if (!blameless) strike(worker);
   if (!state_.formed || !worker.ready || ready() != 0) return;
   state_.formed = false;
   if (state_.restarts == options_.restarts) return give_up("no worker is left; the last one: " + what);
@@ -171,13 +187,9 @@ void ElasticDriver::plan() {
 
 void ElasticDriver::stop_late_starters() {
   if (options_.start_timeout <= Time{0}) return;
-  for (auto& [id, worker] : state_.workers) {
-    if (worker.ready || worker.stopping || now_ - worker.started < options_.start_timeout) continue;
-    stop(id, worker, "was not ready " + text_of(options_.start_timeout) + " after its start");
-    actions_.push_back(
-        Note{title(worker) + " was not ready " + text_of(options_.start_timeout) + " after its start"});
-    strike(worker);
-  }
+  for (const auto& [id, worker] : state_.workers)
+    if (!worker.ready && now_ - worker.started >= options_.start_timeout)
+      stop_failed(id, "was not ready " + text_of(options_.start_timeout) + " after its start");
 }
 
 // Stops displaced workers if another ready worker has the job's state. If no other ready worker exists, one
@@ -223,10 +235,11 @@ void ElasticDriver::start_workers() {
   }
 }
 
-void ElasticDriver::count_reset(bool was_stopping) {
+// The exit of a worker that was stopped, and the start of its replacement, belong to the reset of the stop.
+void ElasticDriver::count_reset() {
   if (!changed_) return;
   const bool first_start = !state_.last_change;
-  const bool same = first_start || was_stopping || now_ - *state_.last_change <= options_.reset_settle;
+  const bool same = first_start || expected_ || now_ - *state_.last_change <= options_.reset_settle;
   state_.last_change = now_;
   if (same) return;
   ++state_.resets;
@@ -293,11 +306,6 @@ std::size_t ElasticDriver::capacity() const {
   for (const HostSlots& host : state_.hosts)
     if (available(host)) slots += host.slots;
   return slots;
-}
-
-bool ElasticDriver::any_stopping() const {
-  return std::any_of(state_.workers.begin(), state_.workers.end(),
-                     [](const auto& entry) { return entry.second.stopping; });
 }
 
 bool ElasticDriver::all_blacklisted() const {

@@ -11,6 +11,12 @@
 // cooldown has ended; workers that run there continue. A worker is *displaced* if discovery no longer reports
 // its slot. A *reset* is a change of the set of workers after the first start.
 //
+// A worker has also failed if it is not ready in time, if the other workers have excluded it, or if its
+// membership of the job has ended without leave(). Its process may still run. The driver then stops it. Its
+// slot and its rank are free when WorkerExited reports the end of the process, and not earlier: there are
+// never more than max_workers workers, or two of one rank. The caller passes this event after a bounded time,
+// also for a host that does not answer.
+//
 // Thread-safety: none.
 #pragma once
 
@@ -78,12 +84,24 @@ struct WorkerExited {
   std::string details = {};  // appended to the note about this exit only
   bool blameless = false;    // the failure says nothing about the host
 };
+// The other workers continue without this worker, because it makes no progress although its agent answers.
+struct WorkerExcluded {
+  WorkerId worker = 0;
+  std::string why;
+};
+// The lease of this worker has ended, or the store reports its loss: its process is stopped, or its host does
+// not answer.
+struct WorkerLost {
+  WorkerId worker = 0;
+  std::string why;
+};
 // The user ends the job.
 struct Interrupted {
   std::string why;
 };
 struct TimePassed {};
-using Event = std::variant<HostsFound, DiscoveryFailed, WorkerReady, WorkerExited, Interrupted, TimePassed>;
+using Event = std::variant<HostsFound, DiscoveryFailed, WorkerReady, WorkerExited, WorkerExcluded, WorkerLost,
+                           Interrupted, TimePassed>;
 
 // --- Actions ---
 
@@ -94,7 +112,7 @@ struct StartWorker {
   std::size_t slots = 1;  // the number of the host's slots
   std::size_t rank = 0;   // less than max_workers; the worker keeps it until it exits
 };
-// Stop the worker's process. The caller ensures that it ends.
+// Stop the worker's process. The caller ensures that it ends, and passes WorkerExited.
 struct StopWorker {
   WorkerId worker = 0;
   std::string why;
@@ -168,7 +186,8 @@ class ElasticDriver {
   // them. For workers that do not run any more the caller then passes WorkerExited.
   Actions restore(Time now, DriverState state);
 
-  // Events of workers that have exited, and all events after EndJob, are ignored.
+  // Events of workers that have exited, a second failure of a worker, and all events after EndJob are
+  // ignored.
   Actions handle(Time now, const Event& event);
   // The time at which to pass TimePassed, if no other event occurs before. nullopt: never.
   std::optional<Time> next_wake() const;
@@ -182,16 +201,19 @@ class ElasticDriver {
   void take(const DiscoveryFailed& failed);
   void take(const WorkerReady& ready);
   void take(const WorkerExited& exited);
+  void take(const WorkerExcluded& excluded);
+  void take(const WorkerLost& lost);
   void take(const Interrupted& interrupted);
   void take(const TimePassed&) {}
 
-  void failed(const DriverWorker& worker, const WorkerExited& exited);
+  void stop_failed(WorkerId id, const std::string& how);
+  void failed(const DriverWorker& worker, const std::string& how, const std::string& details, bool blameless);
   void strike(const DriverWorker& worker);
   void plan();
   void stop_late_starters();
   void stop_displaced();
   void start_workers();
-  void count_reset(bool was_stopping);
+  void count_reset();
   void watch_minimum();
   void finish();
   void give_up(std::string why);
@@ -201,7 +223,6 @@ class ElasticDriver {
   bool displaced(const DriverWorker& worker) const;
   bool available(const HostSlots& host) const;
   std::size_t capacity() const;  // the number of slots of available hosts
-  bool any_stopping() const;
   bool all_blacklisted() const;
   std::size_t lowest_free_rank() const;
   std::string title(const DriverWorker& worker) const;
@@ -217,7 +238,8 @@ class ElasticDriver {
 
   // The state of the event that is being handled.
   Time now_;
-  bool changed_ = false;  // a worker has failed, starts or stops
+  bool changed_ = false;   // a worker has failed, starts or stops
+  bool expected_ = false;  // a worker has exited that was stopped before
   Actions actions_;
 };
 

@@ -50,6 +50,10 @@ class ElasticRun {
   struct Running {
     std::string name;
     bool here = false;  // the worker runs on this host
+    // The incarnation that has joined. nullopt: it has not joined, or it has left. 0: it has joined under
+    // another driver, and its record is gone.
+    std::optional<std::uint64_t> incarnation = {};
+    bool failed = false;  // the driver knows that the worker is lost or excluded
   };
 
   SupervisorOptions supervisor_options();
@@ -77,7 +81,9 @@ class ElasticRun {
   AddedWorker added(const StartWorker& start) const;
   void exited(std::size_t number, const Failure& exit);
   void gone(const WorkerExited& event);
-  void joined(const std::string& name, std::uint64_t incarnation);
+  void look();
+  void look_at(WorkerId id);
+  void fail(WorkerId id, const Event& event);
   void wake_later();
   void stop_all();
 
@@ -93,15 +99,13 @@ class ElasticRun {
   asio::steady_timer wake_, missing_;
   // Added to the steady clock, so that a driver continues the time of the driver before it.
   nanoseconds ahead_{0};
-  std::map<WorkerId, Running> workers_;          // the workers that have been started
-  std::map<std::size_t, WorkerId> numbers_;      // child processes, by the supervisor's number
-  std::map<std::string, WorkerId> ids_;          // the keys of workers_, by name
-  std::map<std::string, std::uint64_t> joined_;  // the last incarnation of a name that has joined
-  std::map<std::string, std::uint64_t> ended_;   // the last incarnation of a name that has ended
-  std::vector<std::function<void()>> undone_;    // actions that wait for the save of their state
-  std::set<WorkerId> kept_;                      // workers whose keepers are registered
-  std::set<WorkerId> leaving_;                   // workers whose end is not saved yet
-  std::string saved_;                            // the driver's state that was saved last, or is being saved
+  std::map<WorkerId, Running> workers_;         // the workers that have been started
+  std::map<std::size_t, WorkerId> numbers_;     // child processes, by the supervisor's number
+  std::map<std::string, std::uint64_t> ended_;  // the last incarnation of a name that has ended
+  std::vector<std::function<void()>> undone_;   // actions that wait for the save of their state
+  std::set<WorkerId> kept_;                     // workers whose keepers are registered
+  std::set<WorkerId> leaving_;                  // workers whose end is not saved yet
+  std::string saved_;                           // the driver's state that was saved last, or is being saved
   bool saving_ = false, driving_ = false, stopped_ = false;
   std::optional<int> interrupted_;  // the status to end with
 };
@@ -112,8 +116,7 @@ ElasticRun::ElasticRun(asio::io_context& context, const ElasticJob& job)
       job_(job),
       id_(job.id),
       supervisor_(context, supervisor_options()),
-      store_(loop_, open_job_store({job.store, job.credentials, job.insecure}),
-             [this](const std::string& name, std::uint64_t incarnation) { joined(name, incarnation); }),
+      store_(loop_, open_job_store({job.store, job.credentials, job.insecure}), [this] { look(); }),
       wake_(context),
       missing_(context) {
   const nanoseconds orphan_wait = parse_duration(job.orphan_wait);
@@ -236,15 +239,13 @@ void ElasticRun::continue_job(const SavedJob& job) {
   supervisor_.say("takes over " + std::to_string(job.driver.workers.size()) +
                   (job.driver.workers.size() == 1 ? " worker" : " workers"));
   for (const auto& [id, worker] : job.driver.workers) {
-    const std::string name = worker_name(worker.rank);
-    workers_[id] = {name, is_this_host(worker.host)};
-    ids_[name] = id;
+    workers_[id] = {worker_name(worker.rank), is_this_host(worker.host)};
   }
   driver_.emplace(job_.driver, now());
   takeover_->watch(id_);
   for (const Action& action : driver_->restore(now(), job.driver))
     perform_later([this, action] { std::visit([this](const auto& it) { perform(it); }, action); });
-  for (const auto& [name, incarnation] : std::map(joined_)) joined(name, incarnation);
+  look();
   missing_.expires_after(keeper_wait);
   missing_.async_wait([this](asio::error_code error) {
     if (!error) drop_missing();
@@ -253,10 +254,19 @@ void ElasticRun::continue_job(const SavedJob& job) {
   save();
 }
 
-// Drops workers that the last driver had not started when it died.
+// Drops workers that the last driver had not started when it died. If a worker still runs that had joined
+// under the last driver, and it has no record, its lease has ended meanwhile.
 void ElasticRun::drop_missing() {
+  const DriverState state = driver_->save();
   for (const auto& [id, worker] : std::map(workers_)) {
-    if (kept_.contains(id)) continue;
+    if (kept_.contains(id)) {
+      const auto known = state.workers.find(id);
+      if (job_.driver.start_timeout > nanoseconds{0} && known != state.workers.end() && known->second.ready &&
+          !worker.incarnation)
+        workers_.at(id).incarnation = 0;
+      look_at(id);
+      continue;
+    }
     if (std::any_of(numbers_.begin(), numbers_.end(),
                     [number = id](const auto& child) { return child.second == number; }))
       continue;  // a worker of this driver
@@ -369,7 +379,6 @@ void ElasticRun::perform(const StartWorker& start) {
     const std::string name = worker.plan.name;
     numbers_[supervisor_.add(std::move(worker))] = start.worker;
     workers_[start.worker] = {name, is_this_host(start.host)};
-    ids_[name] = start.worker;
   } catch (const std::exception& error) {
     asio::post(context_, [this, id = start.worker, how = std::string("was not started: ") + error.what()] {
       handle(WorkerExited{id, 127, how});
@@ -426,7 +435,6 @@ void ElasticRun::gone(const WorkerExited& event) {
   if (found == workers_.end()) return;
   const std::string name = found->second.name;
   workers_.erase(found);
-  ids_.erase(name);
   if (takeover_) leaving_.insert(event.worker);
   const auto marked = [this, name, event](const JobStore::End& end) {
     // If the worker has never joined, the record may be that of the last incarnation that has ended.
@@ -434,8 +442,8 @@ void ElasticRun::gone(const WorkerExited& event) {
     const bool left = event.status == left_status && end.left && end.incarnation != last;
     if (end.incarnation != 0)
       last = end.incarnation;
-    else if (const auto joined = joined_.find(name); joined != joined_.end())
-      last = joined->second;  // the store has not answered
+    else if (const rpc::MemberRecord* const record = store_.record(name))
+      last = record->incarnation;  // the store has not answered
     if (takeover_)
       perform_later([this, id = event.worker] {
         takeover_->forget(id);
@@ -446,12 +454,39 @@ void ElasticRun::gone(const WorkerExited& event) {
   store_.end(name, marked, takeover_ ? takeover_->owner() : std::string());
 }
 
-void ElasticRun::joined(const std::string& name, std::uint64_t incarnation) {
-  joined_[name] = incarnation;
-  const auto worker = ids_.find(name);
-  const auto ended = ended_.find(name);
-  if (worker == ids_.end() || (ended != ended_.end() && ended->second == incarnation)) return;
-  handle(WorkerReady{worker->second});
+void ElasticRun::look() {
+  std::vector<WorkerId> ids;  // because events change workers_
+  for (const auto& [id, worker] : workers_) ids.push_back(id);
+  for (const WorkerId id : ids) look_at(id);
+}
+
+// Passes on what the store states about a worker. The record may be that of the worker's predecessor.
+void ElasticRun::look_at(WorkerId id) {
+  const auto found = workers_.find(id);
+  if (found == workers_.end() || stopped_) return;
+  Running& worker = found->second;
+  const rpc::MemberRecord* const record = store_.record(worker.name);
+  const auto ended = ended_.find(worker.name);
+  if (record != nullptr && record->here() && worker.incarnation != record->incarnation &&
+      (ended == ended_.end() || ended->second != record->incarnation)) {
+    worker.incarnation = record->incarnation;
+    handle(WorkerReady{id});
+    return look_at(id);  // the worker may be excluded already
+  }
+  if (!worker.incarnation || worker.failed || !store_.reported()) return;
+  if (record == nullptr) return fail(id, WorkerLost{id, "its lease in the job's store has ended"});
+  const bool own = worker.incarnation == 0U || worker.incarnation == record->incarnation;
+  if (own && record->state == rpc::MemberState::lost)
+    return fail(id, WorkerLost{id, "the job's store reports its loss"});
+  if (own && record->state == rpc::MemberState::left) worker.incarnation.reset();
+  const JobStore::Exclusion* const exclusion = store_.exclusion(worker.name);
+  if (exclusion != nullptr && worker.incarnation == exclusion->incarnation)
+    fail(id, WorkerExcluded{id, exclusion->why});
+}
+
+void ElasticRun::fail(WorkerId id, const Event& event) {
+  workers_.at(id).failed = true;
+  handle(event);
 }
 
 // The supervisor has ended, by itself or by a signal. Stops all other work, so that the io_context can

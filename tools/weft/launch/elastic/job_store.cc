@@ -5,10 +5,14 @@
 #include <weft/rpc/job/store/memory_store.h>
 #include <weft/rpc/job/store/store_service.h>
 
+#include <algorithm>
 #include <atomic>
+#include <charconv>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "tools/weft/errors.h"
 #include "tools/weft/json_text.h"
@@ -58,6 +62,16 @@ OpenedStore keep_store(const JobStoreOptions& options) {
           }};
 }
 
+std::optional<JobStore::Exclusion> exclusion_of(const std::string& text) {
+  JobStore::Exclusion exclusion;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, exclusion.incarnation);
+  if (error != std::errc{} || (end != last && *end != ' ')) return std::nullopt;
+  exclusion.why =
+      end == last ? "no reason is given" : printable(std::string(end + 1, std::find(end, last, '\n')));
+  return exclusion;
+}
+
 }  // namespace
 
 OpenedStore open_job_store(const JobStoreOptions& options) {
@@ -66,13 +80,25 @@ OpenedStore open_job_store(const JobStoreOptions& options) {
 
 class JobStore::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  Impl(std::shared_ptr<rpc::Loop> loop, OpenedStore store, Joined joined)
-      : loop_(std::move(loop)), opened_(std::move(store)), joined_(std::move(joined)) {
-    watch_.emplace(loop_, opened_.store, std::string(rpc::membership_keys::members),
-                   [this](const rpc::StoreChanges& changes) { looked(changes); });
+  Impl(std::shared_ptr<rpc::Loop> loop, OpenedStore store, std::function<void()> changed)
+      : loop_(std::move(loop)), opened_(std::move(store)), changed_(std::move(changed)) {
+    watch(rpc::membership_keys::members, records_, [](const std::string& name, const std::string& text) {
+      auto record = rpc::capture([&] { return rpc::from_text(name, text); });
+      return record.ok() ? std::optional(std::move(record.value())) : std::nullopt;
+    });
+    watch(rpc::membership_keys::excluded, exclusions_,
+          [](const std::string&, const std::string& text) { return exclusion_of(text); });
   }
 
   const std::shared_ptr<rpc::Store>& store() const { return opened_.store; }
+  bool reported() const { return reported_; }
+  template <class T>
+  static const T* find(const std::map<std::string, T>& entries, const std::string& name) {
+    const auto found = entries.find(name);
+    return found == entries.end() ? nullptr : &found->second;
+  }
+  const rpc::MemberRecord* record(const std::string& name) const { return find(records_, name); }
+  const Exclusion* exclusion(const std::string& name) const { return find(exclusions_, name); }
 
   void end(const std::string& name, std::function<void(const End&)> done, const std::string& driver) {
     // Continues after the answer of the store or after the timer, whichever is first.
@@ -110,19 +136,32 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
   void close() {
     closed_ = true;
     for (const auto timer : std::exchange(timers_, {})) loop_->cancel(timer);
-    watch_.reset();
+    watches_.clear();
     opened_.close();
   }
 
  private:
-  void looked(const rpc::StoreChanges& changes) {
-    const auto self = shared_from_this();  // the calls may close this
-    for (const auto& [key, text] : changes.entries) {
-      if (closed_ || !text || key.size() <= rpc::membership_keys::members.size()) continue;
-      const std::string name = key.substr(rpc::membership_keys::members.size());
-      auto record = rpc::capture([&name, &record_text = *text] { return rpc::from_text(name, record_text); });
-      if (record.ok() && record.value().here()) joined_(name, record.value().incarnation);
-    }
+  // Keeps the entries under a prefix, by the rest of their keys. read: nullopt if a value is malformed.
+  template <class T, class Read>
+  void watch(std::string_view prefix, std::map<std::string, T>& entries, Read read) {
+    watches_.push_back(std::make_unique<StoreWatch>(
+        loop_, opened_.store, std::string(prefix),
+        [this, prefix, &entries, read](const rpc::StoreChanges& changes) {
+          const auto self = shared_from_this();  // the call may close this
+          if (changes.whole)
+            std::erase_if(entries, [&](const auto& entry) {
+              return !changes.entries.contains(std::string(prefix) + entry.first);
+            });
+          for (const auto& [key, text] : changes.entries) {
+            const std::string name = key.substr(std::min(prefix.size(), key.size()));
+            if (!text)
+              entries.erase(name);
+            else if (auto entry = read(name, *text))
+              entries.insert_or_assign(name, *std::move(entry));
+          }
+          reported_ = reported_ || prefix == rpc::membership_keys::members;
+          if (!closed_) changed_();
+        }));
   }
 
   template <class Finish>
@@ -157,15 +196,25 @@ class JobStore::Impl : public std::enable_shared_from_this<Impl> {
 
   const std::shared_ptr<rpc::Loop> loop_;
   const OpenedStore opened_;
-  const Joined joined_;
-  std::optional<StoreWatch> watch_;
+  const std::function<void()> changed_;
+  std::map<std::string, rpc::MemberRecord> records_;
+  std::map<std::string, Exclusion> exclusions_;
+  std::vector<std::unique_ptr<StoreWatch>> watches_;
   std::set<rpc::Loop::TimerId> timers_;  // the timers of calls of end() that wait for the store
-  bool closed_ = false;
+  bool reported_ = false, closed_ = false;
 };
 
-JobStore::JobStore(std::shared_ptr<rpc::Loop> loop, OpenedStore store, Joined joined)
-    : impl_(std::make_shared<Impl>(std::move(loop), std::move(store), std::move(joined))) {}
+JobStore::JobStore(std::shared_ptr<rpc::Loop> loop, OpenedStore store, std::function<void()> changed)
+    : impl_(std::make_shared<Impl>(std::move(loop), std::move(store), std::move(changed))) {}
 JobStore::~JobStore() { close(); }
+
+bool JobStore::reported() const { return impl_ != nullptr && impl_->reported(); }
+const rpc::MemberRecord* JobStore::record(const std::string& name) const {
+  return impl_ == nullptr ? nullptr : impl_->record(name);
+}
+const JobStore::Exclusion* JobStore::exclusion(const std::string& name) const {
+  return impl_ == nullptr ? nullptr : impl_->exclusion(name);
+}
 
 void JobStore::end(const std::string& name, std::function<void(const End&)> done, const std::string& driver) {
   impl_->end(name, std::move(done), driver);

@@ -2,10 +2,12 @@
 // faults.
 //
 // A simulated job executes the driver's actions: workers become ready, fail, hang and stop after random
-// times; hosts appear, vanish, die and change their slots; discovery is late or fails. The driver itself dies
-// after it has saved its state and before it has executed all of its actions; another one takes over. Then
-// the faults end, and the test checks that the job grows to its size and succeeds. WEFT_SIM_SEED=n
-// replays a seed, WEFT_SIM_SEEDS=n runs more.
+// times; hosts appear, vanish, die and change their slots; discovery is late or fails. Ready workers hang
+// until the others exclude them; their processes are stopped until their leases end, and may continue later;
+// hosts are cut from the network, so that their workers end long after the driver has stopped them. The store
+// reports all this late. The driver itself dies after it has saved its state and before it has executed all
+// of its actions; another one takes over. Then the faults end, and the test checks that the job grows to its
+// size and succeeds. WEFT_SIM_SEED=n replays a seed, WEFT_SIM_SEEDS=n runs more.
 #include "tools/weft/launch/elastic/driver.h"
 
 #include <weft/rpc/testing/simulation/sim_seeds.h>
@@ -15,6 +17,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <set>
 
 #include "tests/support/sanitizer.h"
 #include "tests/support/sim_job.h"
@@ -33,8 +36,15 @@ enum class Fault : std::uint8_t {
   exits_are_lost,           // the driver does not learn that a worker has ended
   wakes_are_lost,           // the driver is not woken
   hosts_are_reported_late,  // after the faults, discovery reports an old list of hosts, permanently
-  state_is_saved_late       // a driver that takes over has the state before the last event
+  state_is_saved_late,      // a driver that takes over has the state before the last event
+  losses_are_lost,          // the driver does not learn that a lease has ended
+  exclusions_are_lost,      // the driver does not learn that the others have excluded a worker
+  stops_are_lost            // workers of a host that is cut off are never reported as ended
 };
+
+constexpr std::chrono::nanoseconds longest_lease = 30s, longest_detection = 15s, longest_report = 5s;
+constexpr std::chrono::nanoseconds longest_stop = 60s;  // on a host that is cut off
+constexpr std::chrono::nanoseconds connect_timeout = 15s;
 
 class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
  public:
@@ -75,6 +85,9 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
     StartWorker start;
     bool ready = false, stopping = false, dead = false;
     std::chrono::nanoseconds ready_since{0};
+    bool hung = false;             // makes no progress, and its agent answers
+    bool frozen = false;           // stands still, or is on a host that is cut off
+    std::optional<Event> failure;  // as the store states it
   };
 
   ElasticDriver::Time now() const { return world_.now().time_since_epoch(); }
@@ -91,12 +104,19 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
     if (finished_ || down_) return;
     std::optional<DriverState> before;
     if (fault_ == Fault::state_is_saved_late) before = driver_->save();
-    const Actions actions = driver_->handle(now(), event);
+    const Actions actions = tell(event);
     if (!calm_ && random_.chance(mortal_)) return die_driving(actions, std::move(before));
     perform_all(actions);
     if (finished_) return;
     check();
     wake_later();
+  }
+  Actions tell(const Event& event) {
+    if (options_.max_workers > 100) return driver_->handle(now(), event);
+    const DriverState before = driver_->save();
+    Actions actions = driver_->handle(now(), event);
+    audit(event, before, driver_->save(), actions);
+    return actions;
   }
   void perform_all(const Actions& actions) {
     for (const Action& action : actions) {
@@ -127,8 +147,8 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
     driver_ = std::make_unique<ElasticDriver>(options_, now());
     if (short_since_) short_since_ = now();
     perform_all(driver_->restore(now(), state));
-    const auto tell = [this](const Event& event) {
-      if (!finished_) perform_all(driver_->handle(now(), event));
+    const auto inform = [this](const Event& event) {
+      if (!finished_) perform_all(tell(event));
     };
     for (const auto& [id, worker] : state.workers)
       if (const auto process = processes_.find(id); process == processes_.end()) {
@@ -136,11 +156,14 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
             !exits_.try_emplace(id, WorkerExited{id, 137, "has not started", {}, true}).second;
         ++tally_[started ? "exit while no driver runs" : "start lost"];
       } else if (process->second.ready && !worker.ready) {
-        tell(WorkerReady{id});
+        process->second.ready_since = now();
+        inform(WorkerReady{id});
       }
-    for (const auto& [id, exit] : exits_) tell(exit);
+    for (const auto& [id, exit] : exits_) inform(exit);
     exits_.clear();
-    if (fixed_) tell(HostsFound{present_});
+    for (const auto& [id, process] : std::map(processes_))
+      if (process.failure && reports(*process.failure)) inform(*process.failure);
+    if (fixed_) inform(HostsFound{present_});
     pass(TimePassed{});
   }
 
@@ -188,7 +211,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
       if (other.start.rank == start.rank) violation("rank " + std::to_string(start.rank) + " is used twice");
     }
     if (processes_.size() >= options_.max_workers) violation("more workers than the maximum");
-    Process process{start};
+    Process process{.start = start, .frozen = cut_off_.contains(start.host)};
     if (options_.start_timeout == 0s) process.ready = true, process.ready_since = now();
     processes_.emplace(start.worker, process);
     live(start.worker);
@@ -196,6 +219,10 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
 
   // A worker gets ready or hangs. Then it fails or continues.
   void live(WorkerId id) {
+    if (processes_.at(id).frozen) {  // the host cannot be reached
+      ++tally_["starts on a host that is cut off"];
+      return later(random_.up_to(connect_timeout), [this, id] { die(id, 255); });
+    }
     const bool sick = !calm_ && random_.chance(150);
     if (sick && random_.coin()) {
       ++tally_["fails at its start"];
@@ -210,6 +237,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
       later(random_.up_to(4s), [this, id] {
         const auto process = processes_.find(id);
         if (process == processes_.end() || process->second.dead) return;
+        if (process->second.frozen) return hung_.push_back(id);
         process->second.ready = true;
         process->second.ready_since = now();
         pass(WorkerReady{id});
@@ -250,10 +278,15 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
     const auto slots = reported_.find(process.start.host);
     const bool placed = slots != reported_.end() && process.start.slot < slots->second &&
                         !(options_.evict && held(process.start.host));
-    if (process.ready && placed && !repeated && stop.why != "the job has failed" &&
+    if (process.ready && placed && !repeated && !process.failure && stop.why != "the job has failed" &&
         stop.why != "the job has succeeded")
       violation("a survivor is stopped: " + stop.why);
-    later(random_.up_to(5s), [this, id = stop.worker] { die(id, 143); });
+    const bool reachable = !cut_off_.contains(process.start.host);
+    if (!reachable) ++tally_["stopped on a host that is cut off"];
+    if (!reachable && fault_ == Fault::stops_are_lost) return;
+    // The process may react to SIGTERM with status 0 or 143. It is killed after the grace time.
+    later(random_.up_to(reachable ? 5s : longest_stop),
+          [this, id = stop.worker, status = random_.chance(100) ? 0 : 143] { die(id, status); });
   }
 
   void note_why(const StopWorker& stop) {
@@ -287,9 +320,8 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
     for (const char* why : {"fewer than", "all hosts are blacklisted", "no worker is left", "reset limit"})
       if (says(why)) ++tally_[why];
     if (must_succeed_) violation("the job fails although nothing goes wrong any more: " + end.why);
-    // If all workers had already been asked to stop, a late end of the job is not visible. Stops take 5 s at
-    // most.
-    if (!given_up_ && now() - reported_since_ > 6s) hosts_at_the_end_ = reported_;
+    // If all workers had already been asked to stop, a late end of the job is not visible.
+    if (!given_up_ && now() - reported_since_ > longest_stop + 1s) hosts_at_the_end_ = reported_;
     if (says("fewer than") || says("all hosts are blacklisted"))
       for (const auto& [host, slots] : hosts_at_the_end_)
         if (end.why.find(host + " (") == std::string::npos) violation("the error does not name " + host);
@@ -297,6 +329,90 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
 
   // --- Invariants ---
 
+  // Checks what the driver counts in one event, and that it stops each worker that has failed.
+  void audit(const Event& event, const DriverState& before, const DriverState& after,
+             const Actions& actions) {
+    std::optional<WorkerId> failed, stopped;
+    bool blameless = false;
+    std::string why;
+    if (const auto* exited = std::get_if<WorkerExited>(&event)) {
+      if (exited->status != 0) failed = exited->worker;
+      blameless = exited->blameless;
+    } else if (const auto* lost = std::get_if<WorkerLost>(&event)) {
+      failed = stopped = lost->worker;
+      why = lost->why;
+    } else if (const auto* excluded = std::get_if<WorkerExcluded>(&event)) {
+      failed = stopped = excluded->worker;
+      why = excluded->why;
+    }
+    const auto known = failed ? before.workers.find(*failed) : before.workers.end();
+    if (known == before.workers.end() || known->second.stopping) failed.reset();
+    std::size_t starts = 0, stops = 0;
+    bool told = false, is_stopped = false;
+    for (const Action& action : actions) {
+      if (std::holds_alternative<StartWorker>(action)) ++starts;
+      if (const auto* stop = std::get_if<StopWorker>(&action)) {
+        ++stops;
+        is_stopped = is_stopped || stop->worker == stopped;
+      }
+      if (const auto* note = std::get_if<Note>(&action))
+        told = told || (failed &&
+                        note->text.find("rank " + std::to_string(known->second.rank) + " on " +
+                                        known->second.host) != std::string::npos &&
+                        note->text.find(why) != std::string::npos);
+    }
+    if (stopped && is_stopped != failed.has_value())
+      violation("a worker that has failed is not stopped once");
+    if (failed && !told) violation("the user does not learn of a failure");
+
+    const bool running = before.phase == DriverPhase::running;
+    if (failed && running) {
+      ++tally_[stopped ? "failure of a process that runs" : "failure of a process that has ended"];
+      audit_blacklist(known->second, blameless, before.blacklist.hosts, after.blacklist.hosts);
+    }
+    const bool last = failed && running && before.formed && known->second.ready &&
+                      std::none_of(before.workers.begin(), before.workers.end(), [&](const auto& other) {
+                        return other.first != *failed && other.second.ready && !other.second.stopping;
+                      });
+    const bool gave_up = after.phase == DriverPhase::giving_up || after.phase == DriverPhase::ended;
+    const bool restarts = last && !(gave_up && before.restarts == options_.restarts);
+    if (after.restarts != before.restarts + (restarts ? 1 : 0)) violation("a wrong number of restarts");
+
+    if (after.phase != DriverPhase::running) return;
+    const auto* exited = std::get_if<WorkerExited>(&event);
+    const auto gone = exited != nullptr ? before.workers.find(exited->worker) : before.workers.end();
+    const bool expected = gone != before.workers.end() && gone->second.stopping;
+    const bool changed = starts + stops != 0 || failed;
+    const bool reset =
+        changed && before.last_change && !expected && now() - *before.last_change > options_.reset_settle;
+    if (after.resets != before.resets + (reset ? 1 : 0)) violation("a wrong number of resets");
+    if (options_.reset_limit && after.resets > *options_.reset_limit)
+      violation("the workers change more often than the limit permits");
+  }
+  void audit_blacklist(const DriverWorker& worker, bool blameless,
+                       const std::map<std::string, BlacklistEntry>& before,
+                       const std::map<std::string, BlacklistEntry>& after) {
+    const auto of = [&](const auto& hosts) {
+      const auto host = hosts.find(worker.host);
+      return host == hosts.end() ? BlacklistEntry{} : host->second;
+    };
+    const BlacklistEntry was = of(before), is = of(after);
+    if (was.blacklisted) return;
+    const bool healthy = worker.ready && now() - *worker.ready >= options_.blacklist.healthy_after;
+    const std::size_t failures = (healthy && !blameless ? 0 : was.failures) + (blameless ? 0 : 1);
+    if (is.failures != failures) violation("a wrong number of failures of a host");
+    if (is.blacklisted != (!blameless && failures >= options_.blacklist.failures))
+      violation(worker.host + " is blacklisted after a wrong number of failures");
+  }
+
+  // Workers that take part in the training.
+  std::size_t able() const {
+    return static_cast<std::size_t>(
+        std::count_if(processes_.begin(), processes_.end(), [](const auto& entry) {
+          const Process& process = entry.second;
+          return process.ready && !process.stopping && !process.hung && !process.frozen && !process.failure;
+        }));
+  }
   std::size_t ready() const {
     return static_cast<std::size_t>(
         std::count_if(processes_.begin(), processes_.end(),
@@ -339,7 +455,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
     if (calm_) return;
     later(random_.up_to(20s), [this] {
       if (calm_) return;
-      switch (fixed_ ? 5 + random_.below(2) : random_.below(7)) {
+      switch (fixed_ ? 5 + random_.below(5) : random_.below(10)) {
         case 0:
           present_.push_back({"h" + std::to_string(next_host_++), random_.spread(1, 4)});
           ++tally_["host added"];
@@ -357,9 +473,20 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
         case 5:
           if (!present_.empty()) kill_host(random_.pick(present_).host);
           break;
-        default:
+        case 6:
           for (const auto& [id, process] : std::map(processes_))
             if (random_.chance(100)) die(id, 137);
+          break;
+        case 7:
+          for (auto& [id, process] : processes_)
+            if (random_.chance(200) && process.ready) hang(id, process);
+          break;
+        case 8:
+          for (auto& [id, process] : processes_)
+            if (random_.chance(200)) freeze(id, process, random_.coin());
+          break;
+        default:
+          if (!present_.empty()) cut_off(random_.pick(present_).host);
       }
       trouble();
     });
@@ -376,15 +503,92 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
       if (process.start.host == host) die(id, 137);
   }
 
+  // The user's code hangs. The other workers exclude the worker, if there are any that make progress.
+  void hang(WorkerId id, Process& process) {
+    if (process.dead || process.hung) return;
+    process.hung = true;
+    ++tally_["hangs"];
+    later(random_.between(1s, longest_detection), [this, id] { exclude(id); });
+  }
+  void exclude(WorkerId id) {
+    const auto process = processes_.find(id);
+    if (process == processes_.end() || process->second.dead || process->second.failure) return;
+    if (able() == 0) {
+      if (calm_) process->second.hung = false;
+      if (!calm_) later(1s, [this, id] { exclude(id); });
+      return;
+    }
+    if (random_.chance(100)) {  // the worker was slow only
+      process->second.hung = false;
+      ++tally_["makes progress again"];
+    } else {
+      ++tally_["is excluded"];
+      state_failure(id, WorkerExcluded{id, "no step"});
+    }
+  }
+
+  // The process stands still until its lease has ended, and perhaps continues before or after that.
+  void freeze(WorkerId id, Process& process, bool continues) {
+    if (process.dead || process.frozen) return;
+    process.frozen = true;
+    ++tally_["stands still"];
+    later(random_.between(2s, longest_lease), [this, id] { lose(id); });
+    if (continues) later(random_.up_to(2 * longest_lease), [this, id] { thaw(id); });
+  }
+  void thaw(WorkerId id) {
+    const auto process = processes_.find(id);
+    if (process == processes_.end() || !std::exchange(process->second.frozen, false)) return;
+    ++tally_[process->second.failure ? "continues after its loss" : "continues in time"];
+    // It learns of its loss, and may end with any status.
+    if (process->second.failure && random_.coin()) die(id, random_.coin() ? 0 : 1);
+  }
+  void lose(WorkerId id) {
+    const auto process = processes_.find(id);
+    if (process == processes_.end() || !process->second.frozen || !process->second.ready ||
+        process->second.failure)
+      return;
+    ++tally_["is lost"];
+    state_failure(id, WorkerLost{id, "the end of its lease"});
+  }
+
+  // The host is cut from the network for some time. The connection to it ends before or after the leases.
+  void cut_off(const std::string& host) {
+    if (!cut_off_.insert(host).second) return;
+    ++tally_["host is cut off"];
+    for (auto& [id, process] : processes_)
+      if (process.start.host == host) {
+        freeze(id, process, false);
+        if (random_.chance(300)) later(connect_timeout, [this, id = id] { die(id, 255); });
+      }
+    later(random_.between(1s, 120s), [this, host] { reconnect(host); });
+  }
+  void reconnect(const std::string& host) {
+    if (cut_off_.erase(host) == 0) return;
+    for (const auto& [id, process] : std::map(processes_))
+      if (process.start.host == host) thaw(id);
+  }
+
+  // The store states it now. The driver learns of it later.
+  void state_failure(WorkerId id, const Event& failure) {
+    processes_.at(id).failure = failure;
+    if (reports(failure)) later(random_.up_to(longest_report), [this, failure] { pass(failure); });
+  }
+  bool reports(const Event& failure) const {
+    return fault_ != (std::holds_alternative<WorkerLost>(failure) ? Fault::losses_are_lost
+                                                                  : Fault::exclusions_are_lost);
+  }
+
   // The time within which a job must have recovered.
   std::chrono::nanoseconds patience() const {
     return 3 * std::max(options_.blacklist.cooldown, options_.blacklist.max_cooldown) +
-           3 * options_.start_timeout + 60s;
+           3 * options_.start_timeout + 60s + longest_lease + longest_detection + 3 * longest_report +
+           2 * longest_stop;
   }
 
   // From here on no fault occurs. Either the job has already failed, or it grows to its size and succeeds.
   void calm_down() {
     calm_ = true;
+    for (const std::string& host : std::set(cut_off_)) reconnect(host);
     for (const WorkerId id : hung_)
       if (options_.start_timeout == 0s) die(id, 1);
     std::size_t slots = 0;
@@ -397,7 +601,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
       ++tally_["calm"];
       // Otherwise the timeout ends the job. Workers whose host has vanished count as long as they continue.
       if (fails || std::max(wanted(), ready()) < options_.min_workers) return;
-      if (ready() < wanted()) violation("the job has not grown to its size");
+      if (able() < wanted()) violation("the job has not grown to its size");
       must_succeed_ = true;
       for (const auto& [id, process] : std::map(processes_))
         if (process.ready && !process.stopping) later(random_.up_to(40s), [this, id = id] { die(id, 0); });
@@ -429,7 +633,8 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
   std::map<std::string, ElasticDriver::Time> held_until_;
   ElasticDriver::Time reported_since_{0};
   std::map<std::string, std::size_t> hosts_at_the_end_;
-  std::vector<WorkerId> hung_;
+  std::vector<WorkerId> hung_;     // at their start
+  std::set<std::string> cut_off_;  // hosts
   std::size_t next_host_ = 0;
   std::uint64_t wakes_ = 0, checks_ = 0;
   std::optional<ElasticDriver::Time> short_since_;
@@ -453,9 +658,34 @@ TEST(ElasticDriverSimulation, KeepsItsPromises) {
                                  .test = "ElasticDriverSimulation.KeepsItsPromises"},
                                 [&](SimWorld& world) { simulate(world, tally); });
   EXPECT_TRUE(report.ok()) << report.text;
-  tally.expect({"start", "stop", "failure", "success", "blacklisted", "restart", "host added", "host removed",
-                "host dies", "hangs at its start", "driver dies", "action lost", "start lost",
-                "exit while no driver runs", "ended well", "fewer than", "no worker is left", "reset limit"});
+  tally.expect({"start",
+                "stop",
+                "failure",
+                "success",
+                "blacklisted",
+                "restart",
+                "host added",
+                "host removed",
+                "host dies",
+                "hangs at its start",
+                "driver dies",
+                "action lost",
+                "start lost",
+                "exit while no driver runs",
+                "ended well",
+                "fewer than",
+                "no worker is left",
+                "reset limit",
+                "is excluded",
+                "makes progress again",
+                "is lost",
+                "continues after its loss",
+                "continues in time",
+                "host is cut off",
+                "starts on a host that is cut off",
+                "stopped on a host that is cut off",
+                "failure of a process that runs",
+                "failure of a process that has ended"});
 }
 
 TEST(ElasticDriverSimulation, KeepsItsPromisesToAThousandWorkers) {
@@ -475,13 +705,17 @@ struct Planted {
 
 class PlantedInTheDriver : public testing::TestWithParam<Planted> {};
 
-INSTANTIATE_TEST_SUITE_P(ElasticDriverSimulation, PlantedInTheDriver,
-                         testing::Values(Planted{"ExitsAreLost", Fault::exits_are_lost, "the job has not"},
-                                         Planted{"WakesAreLost", Fault::wakes_are_lost, "the job has not"},
-                                         Planted{"HostsAreReportedLate", Fault::hosts_are_reported_late,
-                                                 "has not grown to its size"},
-                                         Planted{"StateIsSavedLate", Fault::state_is_saved_late, "disagree"}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    ElasticDriverSimulation, PlantedInTheDriver,
+    testing::Values(Planted{"ExitsAreLost", Fault::exits_are_lost, "the job has not"},
+                    Planted{"WakesAreLost", Fault::wakes_are_lost, "the job has not"},
+                    Planted{"HostsAreReportedLate", Fault::hosts_are_reported_late,
+                            "has not grown to its size"},
+                    Planted{"StateIsSavedLate", Fault::state_is_saved_late, "disagree"},
+                    Planted{"LossesAreLost", Fault::losses_are_lost, "has not grown to its size"},
+                    Planted{"ExclusionsAreLost", Fault::exclusions_are_lost, "has not grown to its size"},
+                    Planted{"StopsAreLost", Fault::stops_are_lost, "the job has not"}),
+    [](const auto& info) { return info.param.name; });
 
 TEST_P(PlantedInTheDriver, AreFoundAndReplayed) {
   SimTally tally;

@@ -31,6 +31,9 @@ class Job {
   }
   void fail(std::size_t rank) { exit(rank, 137, "was killed by signal 9 (Killed)"); }
   void succeed(std::size_t rank) { exit(rank, 0, "ended with status 0"); }
+  void exclude(std::size_t rank) { pass(WorkerExcluded{at(rank).worker, "no step for 5 s"}); }
+  void lose(std::size_t rank) { lose_worker(at(rank).worker); }
+  void lose_worker(WorkerId worker) { pass(WorkerLost{worker, "its lease has ended"}); }
   // Lets the workers that were requested to stop exit.
   void stopped_exit() {
     for (const std::size_t rank : std::exchange(stopping, {}))
@@ -418,6 +421,137 @@ TEST(ElasticDriver, TheWorkersThatRemainAreStoppedAtOnceWhenTheJobFails) {
   EXPECT_FALSE(job.end()) << "while they run";
   job.stopped_exit();
   EXPECT_TRUE(job.end());
+}
+
+// --- Workers that fail while their process runs ---
+
+TEST(ElasticDriver, AWorkerThatTheOthersExcludeIsStoppedAndThenReplaced) {
+  Job job(from_to(2, 4), two_hosts);
+  job.exclude(1);
+  EXPECT_EQ(job.places(), "0=a/0 2=b/0 3=b/1");
+  EXPECT_EQ(job.notes.back(), "rank 1 on a was excluded by the other workers: no step for 5 s");
+  EXPECT_EQ(job.reasons.back(), "was excluded by the other workers: no step for 5 s");
+  EXPECT_EQ(job.starts, 4U) << "its slot and its rank are not free yet";
+  job.stopped_exit();
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
+  EXPECT_EQ(job.notes.size(), 1U);
+}
+
+TEST(ElasticDriver, AWorkerWhoseLeaseHasEndedIsStoppedAndThenReplaced) {
+  Job job(from_to(2, 4), two_hosts);
+  job.lose(1);
+  EXPECT_EQ(job.places(), "0=a/0 2=b/0 3=b/1");
+  EXPECT_EQ(job.notes.back(), "rank 1 on a was lost: its lease has ended");
+  job.wait(5min);
+  EXPECT_EQ(job.starts, 4U) << "its slot and its rank are not free until its end is certain";
+  EXPECT_FALSE(job.end()) << "the others are enough";
+  job.stopped_exit();
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
+}
+
+TEST(ElasticDriver, AWorkerThatIsLostOrExcludedIsOneFailureOfItsHost) {
+  DriverOptions options = from_to(2, 4);
+  options.blacklist.failures = 2;
+  Job job(options, two_hosts);
+  job.lose(2);
+  job.exclude(2);
+  job.lose(2);
+  job.stopped_exit();
+  EXPECT_TRUE(job.blacklisted.empty()) << "one failure";
+  EXPECT_EQ(job.notes.size(), 1U);
+  job.ready(2);
+  job.exclude(2);
+  ASSERT_EQ(job.blacklisted.size(), 1U);
+  EXPECT_EQ(job.blacklisted.front().host, "b");
+  job.stopped_exit();
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 3=b/1");
+}
+
+TEST(ElasticDriver, TheLossOfAWorkerThatHasExitedIsIgnored) {
+  Job job(from_to(2, 4), two_hosts);
+  const WorkerId worker = job.running.at(1).worker;
+  job.fail(1);
+  job.lose_worker(worker);
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
+  EXPECT_EQ(job.notes.size(), 1U);
+}
+
+TEST(ElasticDriver, ALostWorkerThatExitsWithStatusZeroIsNoSuccess) {
+  Job job(from_to(2, 4), two_hosts);
+  job.lose(1);
+  job.succeed(1);
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1") << "it continues without knowing what the others did";
+  EXPECT_FALSE(job.end());
+}
+
+TEST(ElasticDriver, TheLossOfTheLastReadyWorkerIsARestart) {
+  for (const bool excluded : {false, true}) {
+    DriverOptions options = from_to(1, 2);
+    options.restarts = 1;
+    Job job(options, {{"a", 1}});
+    const auto end_worker = [&] { excluded ? job.exclude(0) : job.lose(0); };
+    end_worker();
+    EXPECT_EQ(job.notes.back(), "no worker is left: restart 1 of 1");
+    job.stopped_exit();
+    EXPECT_EQ(job.places(), "0=a/0");
+    job.ready(0);
+    end_worker();
+    job.stopped_exit();
+    EXPECT_EQ(job.end(), std::string("no worker is left; the last one: rank 0 on a was ") +
+                             (excluded ? "excluded by the other workers: no step for 5 s"
+                                       : "lost: its lease has ended"));
+  }
+}
+
+TEST(ElasticDriver, ALostWorkerAndItsReplacementAreOneReset) {
+  DriverOptions options = from_to(1, 4);
+  options.reset_limit = 1;
+  options.blacklist.failures = 100;
+  Job job(options, two_hosts);
+  job.wait(10s);
+  job.exclude(0);
+  job.wait(30s);
+  job.stopped_exit();
+  EXPECT_FALSE(job.end());
+  job.ready(0);
+  job.wait(10s);
+  job.lose(1);
+  job.stopped_exit();
+  EXPECT_EQ(job.end(), "the workers changed more often than the reset limit of 1 permits");
+}
+
+TEST(ElasticDriver, AWorkerThatDoesNotEndHidesNoReset) {
+  DriverOptions options = from_to(1, 4);
+  options.reset_limit = 1;
+  Job job(options, two_hosts);
+  job.wait(10s);
+  job.lose(3);
+  job.wait(10s);
+  job.fail(0);
+  job.stopped_exit();
+  EXPECT_EQ(job.end(), "the workers changed more often than the reset limit of 1 permits");
+}
+
+TEST(ElasticDriver, AWorkerThatIsLostAfterASuccessIsStoppedAtOnce) {
+  Job job(from_to(2, 4), two_hosts);
+  job.succeed(0);
+  for (const std::size_t rank : {1, 2}) job.succeed(rank);
+  job.lose(3);
+  EXPECT_EQ(job.places(), "");
+  job.stopped_exit();
+  EXPECT_EQ(job.end(), "");
+  EXPECT_TRUE(job.blacklisted.empty());
+}
+
+TEST(ElasticDriver, ADriverThatTakesOverStopsALostWorkerAgain) {
+  Job job(from_to(2, 4), two_hosts);
+  job.lose(1);
+  job.take_over();
+  EXPECT_EQ(job.places(), "0=a/0 2=b/0 3=b/1");
+  job.lose(1);
+  EXPECT_EQ(job.notes.size(), 1U);
+  job.stopped_exit();
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
 }
 
 // --- Limits of time and of numbers ---

@@ -23,10 +23,22 @@ using testing::Trouble;
 class StoreOfAJob : public ::testing::Test, protected testing::StoreOnLoop {
  protected:
   void open() {
-    job.emplace(loop, OpenedStore{store, [this] { ++closed; }},
-                [this](const std::string& name, std::uint64_t incarnation) {
-                  told += " " + name + "#" + std::to_string(incarnation);
-                });
+    job.emplace(loop, OpenedStore{store, [this] { ++closed; }}, [this] { ++changes; });
+  }
+  // What the store states about a worker.
+  std::string of(const std::string& name) {
+    std::string text = "none";
+    if (const rpc::MemberRecord* const record = job->record(name))
+      text = std::to_string(record->incarnation) + (record->here()   ? " here"
+                                                    : record->gone() ? " gone"
+                                                                     : " claimed");
+    if (const JobStore::Exclusion* const exclusion = job->exclusion(name))
+      text += ", excluded " + std::to_string(exclusion->incarnation) + ": " + exclusion->why;
+    return text;
+  }
+  void exclude(const std::string& name, const std::string& value) {
+    store->set(std::string(rpc::membership_keys::excluded) + name, value, {}).get();
+    loop->turn();
   }
   void member(const std::string& name, std::uint64_t incarnation, MemberState state) {
     rpc::MemberRecord record;
@@ -48,22 +60,62 @@ class StoreOfAJob : public ::testing::Test, protected testing::StoreOnLoop {
   }
 
   std::optional<JobStore> job;
-  std::string told;
   std::string ends;
-  int closed = 0;
+  int changes = 0, closed = 0;
 };
 
-TEST_F(StoreOfAJob, ReportsTheIncarnationsThatHaveJoined) {
+TEST_F(StoreOfAJob, KnowsTheRecordsOfTheWorkers) {
   member("worker0", 11, MemberState::joined);
   member("worker1", 12, MemberState::claimed);
   member("worker2", 13, MemberState::left);
   open();
+  EXPECT_FALSE(job->reported());
   loop->turn();
-  EXPECT_EQ(told, " worker0#11");
-  member("worker1", 12, MemberState::joined);
+  EXPECT_TRUE(job->reported());
+  EXPECT_EQ(of("worker0"), "11 here");
+  EXPECT_EQ(of("worker1"), "12 claimed");
+  EXPECT_EQ(of("worker2"), "13 gone");
+  EXPECT_EQ(of("worker3"), "none");
+  const int before = changes;
   member("worker2", 14, MemberState::serving);
   loop->turn();
-  EXPECT_EQ(told, " worker0#11 worker1#12 worker2#14");
+  EXPECT_EQ(of("worker2"), "14 here");
+  EXPECT_EQ(changes, before + 1);
+}
+
+TEST_F(StoreOfAJob, TheEndOfALeaseIsReported) {
+  rpc::MemberRecord record;
+  record.incarnation = 11;
+  record.state = MemberState::joined;
+  const auto lease = store->grant(5s).get();
+  store->set(key("worker0"), rpc::to_text(record), lease.id).get();
+  open();
+  loop->turn();
+  EXPECT_EQ(of("worker0"), "11 here");
+  const int before = changes;
+  pass(10s);
+  EXPECT_EQ(of("worker0"), "none");
+  EXPECT_EQ(changes, before + 1);
+}
+
+TEST_F(StoreOfAJob, ARecordThatEndedDuringAnOutageIsNotKept) {
+  member("worker0", 11, MemberState::joined);
+  member("worker1", 12, MemberState::joined);
+  exclude("worker0", "11 why");
+  open();
+  loop->turn();
+  store->trouble = Trouble::unreachable;
+  pass(10s);
+  store->trouble = Trouble::none;
+  store->remove(key("worker0")).get();
+  store->remove(std::string(rpc::membership_keys::excluded) + "worker0").get();
+  for (int i = 0; i < 2000; ++i) {  // more removals than the store knows
+    store->set("other", "", {}).get();
+    store->remove("other").get();
+  }
+  pass(10s);
+  EXPECT_EQ(of("worker0"), "none");
+  EXPECT_EQ(of("worker1"), "12 here");
 }
 
 TEST_F(StoreOfAJob, AMalformedRecordHidesNoOther) {
@@ -71,9 +123,35 @@ TEST_F(StoreOfAJob, AMalformedRecordHidesNoOther) {
   member("worker0", 11, MemberState::joined);
   open();
   loop->turn();
-  EXPECT_EQ(told, " worker0#11");
-  pass(1min);
-  EXPECT_EQ(told, " worker0#11") << "told once";
+  EXPECT_EQ(of("a"), "none");
+  EXPECT_EQ(of("worker0"), "11 here");
+  store->set(key("worker0"), "nonsense", {}).get();
+  loop->turn();
+  EXPECT_EQ(of("worker0"), "11 here") << "nobody can say";
+}
+
+TEST_F(StoreOfAJob, KnowsWhichIncarnationTheOthersExclude) {
+  member("worker0", 11, MemberState::joined);
+  exclude("worker0", "11 no step for 5 s");
+  open();
+  loop->turn();
+  EXPECT_EQ(of("worker0"), "11 here, excluded 11: no step for 5 s");
+  const int before = changes;
+  exclude("worker0", "18446744073709551615 a\nb");
+  EXPECT_EQ(of("worker0"), "11 here, excluded 18446744073709551615: a");
+  EXPECT_EQ(changes, before + 1);
+  exclude("worker0", "12");
+  EXPECT_EQ(of("worker0"), "11 here, excluded 12: no reason is given");
+  for (const char* malformed :
+       {"", " ", "why", "-1 why", "13x why", "99999999999999999999 why", "\xff\xfe"}) {
+    exclude("worker0", malformed);
+    EXPECT_EQ(of("worker0"), "11 here, excluded 12: no reason is given") << malformed;
+  }
+  exclude("worker0", "13 \x1b[2Jwhy");
+  EXPECT_EQ(of("worker0").find('\x1b'), std::string::npos) << "it is shown in a terminal";
+  store->remove(std::string(rpc::membership_keys::excluded) + "worker0").get();
+  loop->turn();
+  EXPECT_EQ(of("worker0"), "11 here");
 }
 
 TEST_F(StoreOfAJob, AWorkerThatHasEndedIsLost) {
@@ -151,8 +229,9 @@ TEST_F(StoreOfAJob, RunsNoCallbackAfterItIsClosed) {
   job->close();
   EXPECT_EQ(closed, 1);
   pass(1min);
-  EXPECT_EQ(told, "");
+  EXPECT_EQ(changes, 0);
   EXPECT_EQ(ends, "");
+  EXPECT_EQ(of("worker0"), "none");
   EXPECT_EQ(store->waiting(), 0U);
   job.reset();
   EXPECT_EQ(closed, 1);
@@ -162,18 +241,19 @@ TEST(OpenJobStore, AWorkerJoinsByTheStoreThatTheDriverKeeps) {
   const test::TcpJobStore place;
   asio::io_context context;
   const auto work = asio::make_work_guard(context);
-  std::string told;
-  JobStore job(std::make_shared<rpc::AsioLoop>(context), open_job_store({place.url, {}, false}),
-               [&](const std::string& name, std::uint64_t incarnation) {
-                 told = name + "#" + std::to_string(incarnation);
-               });
+  JobStore job(std::make_shared<rpc::AsioLoop>(context), open_job_store({place.url, {}, false}), [] {});
   rpc::MemberOptions options{{.name = "worker0", .listen = {"tcp://127.0.0.1:0"}, .handler_threads = 1}};
   options.rendezvous = {.store = place.url, .rank = rpc::Rendezvous::no_rank, .fixed_world = false};
   rpc::Job worker(options);
   worker.join().get();
-  while (told.empty() && context.run_one_for(1min) != 0) {
+  const auto joined = [&] {
+    const rpc::MemberRecord* const record = job.record("worker0");
+    return record != nullptr && record->here();
+  };
+  while (!joined() && context.run_one_for(1min) != 0) {
   }
-  EXPECT_EQ(told, "worker0#" + std::to_string(worker.agent().id().incarnation));
+  ASSERT_TRUE(joined());
+  EXPECT_EQ(job.record("worker0")->incarnation, worker.agent().id().incarnation);
 }
 
 TEST(OpenJobStore, OtherHostsNeedCredentials) {
