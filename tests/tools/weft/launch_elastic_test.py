@@ -4,6 +4,7 @@ import http.server
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -460,6 +461,18 @@ class Command(Elastic):
             self.assertEqual(job.end(), 0, job.output())
             self.assertEqual(job.lines, [f"""[0] [{names!r}, "it's $HOME"] {os.getcwd()} b a "b" $c None worker0 1 1 1 1"""])
 
+    def test_workers_here_and_elsewhere_have_the_detection_time(self):
+        code = "import os, sys; print(os.environ.get('FAKE_HOST'), os.environ.get('WEFT_DETECTION'))" + SLEEPER
+        for options, variables, value in ((("--detection", "500ms"), {}, "0.5"), (("--detection", "2m"), {"WEFT_DETECTION": "9"}, "120"),
+                                          ((), {"WEFT_DETECTION": "1.25"}, "1.25"), ((), {}, "None")):
+            job = self.launch("--hosts", "localhost:1,b:1", "--rsh", self.rsh, "--rendezvous", free_address(), *options, code=code,
+                              env=variables)
+            self.up(job, 2)
+            self.end(job)
+            self.assertEqual({line for line in job.lines if "up" not in line and "weft:" not in line},
+                             {f"[0] None {value}", f"[1] b {value}"})
+            self.done.unlink()
+
     def test_errors_are_reported(self):
         for wrong, pattern in ((["--min", "2", "-n", "2", "true"], "start a job with a driver"),
                                (["--discovery", "x", "true"], "--max"), (["--hosts", "a:x", "true"], "number of slots"),
@@ -468,6 +481,7 @@ class Command(Elastic):
                                (["--max", "1", "nosuchprogram"], "no program 'nosuchprogram'"),
                                (["--max", "1", "--cooldown", "x", "true"], "is not a duration"), (["--max", "2"], "no program"),
                                (["--max", "1", "--rendezvous", "0.0.0.0:7000", "true"], "insecure"),
+                               (["--max", "1", "--detection", "0s", "true"], "--detection '0s': expected a positive time, for example 5s"),
                                (["--max", "1", "--orphan-wait", "1m", "true"], "--orphan-wait needs --store")):
             status, lines = run(WEFT, "launch", *wrong)
             self.assertEqual(status, 2, (wrong, lines))
@@ -482,9 +496,9 @@ class Command(Elastic):
 class Agents(Elastic):
     """Workers that join the job."""
 
-    def start(self, *options):
+    def start(self, *options, lease=()):
         """A job of two agents that have met, and their processes by name."""
-        job = Program(WEFT, "launch", "--max", "2", *options, WORKER, "elastic", self.done)
+        job = Program(WEFT, "launch", "--max", "2", *options, WORKER, "elastic", self.done, *lease)
         self.addCleanup(job.__exit__)
         job.wait_for(r"^\[0\] worker0 of rank 0: worker1 joined")
         return job, self.agents()
@@ -494,7 +508,7 @@ class Agents(Elastic):
         pids = {}
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
             try:
-                if (folder / "cmdline").read_bytes() != f"{WORKER}\0elastic\0{self.done}\0".encode():
+                if not (folder / "cmdline").read_bytes().startswith(f"{WORKER}\0elastic\0{self.done}\0".encode()):
                     continue
                 variables = (folder / "environ").read_bytes().decode().split("\0")
             except OSError:  # it has ended
@@ -583,6 +597,96 @@ class Agents(Elastic):
                 os.kill(pid, number)
         job.wait_for("weft: no worker is left: restart 1 of 1")
         job.wait_for(r"^\[0\] worker0 of rank 0: worker1 joined")
+        self.end(job)
+
+    LEASE = "3",  # seconds; longer than a pause of a loaded machine
+
+    def exclude(self, name, why):
+        """Excludes a worker, as the other workers do."""
+        status, lines = run(WORKER, "exclude", self.folder / "store", name, why)
+        self.assertEqual(status, 0, lines)
+
+    def check_that_it_is_replaced(self, job, how):
+        job.wait_for(rf"^weft: rank 1 on \w+ was {how}$")
+        job.wait_for(r"^\[0\] worker0 of rank 0: worker1 joined")
+
+    def check_that_the_job_ends_well(self, job, pids):
+        self.assertTrue(is_gone(pids["worker1"]))
+        self.assertFalse(is_gone(pids["worker0"]))
+        self.end(job)
+        self.assertEqual(len(re.findall(r"rank \d on \w+ (?!has succeeded)", job.output())), 1, "one failure")
+
+    def check_that_a_stopped_worker_is_replaced(self, *options):
+        job, pids = self.start(*options, lease=self.LEASE)
+        os.kill(pids["worker1"], signal.SIGSTOP)
+        self.check_that_it_is_replaced(job, "lost: its lease in the job's store has ended")
+        self.check_that_the_job_ends_well(job, pids)
+
+    def test_a_stopped_worker_is_ended_and_replaced(self):
+        self.check_that_a_stopped_worker_is_replaced()
+
+    def test_a_stopped_worker_with_a_keeper_is_ended_and_replaced(self):
+        self.check_that_a_stopped_worker_is_replaced("--store", f"file://{self.folder}/store")
+
+    def test_a_worker_whose_host_does_not_answer_is_replaced(self):
+        job, pids = self.start("--hosts", "localhost:1,b:1", "--rsh", self.rsh, "--rendezvous", free_address(), "--grace", "0.1s",
+                               lease=self.LEASE)
+        attached = int(pathlib.Path(f"/proc/{pids['worker1']}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        for pid in (attached, pids["worker1"]):  # the host stands still
+            os.kill(pid, signal.SIGSTOP)
+        self.check_that_it_is_replaced(job, "lost: its lease in the job's store has ended")
+        self.assertIn("weft: rank 1 did not end within 100 ms: killed", job.lines)
+        for pid in (pids["worker1"], attached):  # the host continues
+            os.kill(pid, signal.SIGCONT)
+        wait_until_gone((pids["worker1"], attached), PATIENCE)
+        self.check_that_the_job_ends_well(job, pids)
+
+    def test_a_worker_that_the_others_exclude_is_ended_and_replaced(self):
+        for options in (("--orphan-wait", "0"), ()):
+            with self.subTest(options=options):
+                job, pids = self.start("--store", f"file://{self.folder}/store", *options)
+                self.exclude("worker1", "no step for 5 s")
+                self.check_that_it_is_replaced(job, "excluded by the other workers: no step for 5 s")
+                self.check_that_the_job_ends_well(job, pids)
+                self.done.unlink()
+                (self.folder / "store").unlink()
+
+    def test_an_exclusion_of_an_earlier_incarnation_is_ignored(self):
+        job, pids = self.start("--store", f"file://{self.folder}/store")
+        self.exclude("worker1", "no step for 5 s")
+        job.wait_for(r"^\[0\] worker0 of rank 0: worker1 joined")  # the key remains
+        self.exclude("worker0", "no step for 6 s")
+        job.wait_for("^weft: rank 0 on localhost was excluded by the other workers: no step for 6 s")
+        job.wait_for(r"^\[1\] worker1 of rank 1: worker0 joined")
+        self.end(job)
+        self.assertEqual(job.output().count("was excluded by"), 2)
+
+    def test_the_exclusion_of_the_last_worker_fails_the_job(self):
+        job = Program(WEFT, "launch", "--max", "1", "--store", f"file://{self.folder}/store", WORKER, "elastic", self.done)
+        self.addCleanup(job.__exit__)
+        job.wait_for(r"^\[0\] worker0 of rank 0: worker0 joined")
+        self.exclude("worker0", "why")
+        self.assertEqual(job.end(), 1, job.output())
+        self.assertIn("weft: the job has failed: no worker is left; the last one: rank 0 on localhost was excluded by the other workers: why",
+                      job.lines)
+
+    def test_a_driver_that_takes_over_ends_a_worker_that_was_lost_meanwhile(self):
+        options = "--store", f"file://{self.folder}/store", "--orphan-wait", "40s", "--logs", self.folder / "logs"
+        job = Program(WEFT, "launch", "--max", "2", *options, WORKER, "elastic", self.done, *self.LEASE)
+        self.addCleanup(job.__exit__)
+        log = self.folder / "logs" / "worker0.out"
+        eventually("the workers meet", lambda: log.exists() and "worker1 joined" in log.read_text())
+        pids = self.agents()
+        job.process.kill()
+        job.process.wait()
+        os.kill(pids["worker1"], signal.SIGSTOP)
+        eventually("the lease of worker1 ends", lambda: "worker1 lost" in log.read_text())
+        job = Program(WEFT, "launch", "--max", "2", *options, WORKER, "elastic", self.done, *self.LEASE)
+        self.addCleanup(job.__exit__)
+        job.wait_for("weft: takes over 2 workers")
+        job.wait_for("weft: rank 1 on localhost was lost: its lease in the job's store has ended")
+        eventually("another worker1 joins", lambda: log.read_text().count("worker1 joined") == 2)
+        self.assertTrue(is_gone(pids["worker1"]))
         self.end(job)
 
     def test_workers_of_several_hosts_meet(self):

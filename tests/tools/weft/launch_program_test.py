@@ -64,6 +64,13 @@ class Start(unittest.TestCase):
         self.assertEqual((status, errors), (0, ""))
         self.assertEqual(lines(output), [f"[{n}] {n} {n} 3 127.0.0.1" for n in range(3)])
 
+    def test_workers_have_the_detection_time(self):
+        code = "import os; print(os.environ.get('WEFT_DETECTION'))"
+        for options, variables, value in ((("--detection", "0.5"), {}, "0.5"), (("--detection", "1m"), {"WEFT_DETECTION": "9"}, "60"),
+                                          ((), {"WEFT_DETECTION": "1.25"}, "1.25"), ((), {}, "None")):
+            status, output, errors = launch(*options, code=code, env=variables)
+            self.assertEqual((status, output), (0, f"[0] {value}\n"), errors)
+
     def test_roles_have_separate_ranks(self):
         code = "import os; print(*(os.environ[n] for n in ('RANK', 'WEFT_ROLE', 'WEFT_ROLE_RANK', 'WEFT_ROLE_SIZE')))"
         status, output, errors = launch("--role", "server=1", "--role", "trainer=2", code=code)
@@ -119,6 +126,8 @@ class Start(unittest.TestCase):
                                (["-n", "2"], "no program"), (["-n", "2", "--role", "a=1", "true"], "exclude each other"),
                                (["--role", "a=x", "true"], "no number of workers"), (["--nnodes", "2", "true"], "--rendezvous"),
                                (["--node-rank", "1", "true"], "expected a number from 0"), (["--grace", "x", "true"], "x"),
+                               (["--detection", "0s", "true"], "--detection '0s': expected a positive time, for example 5s"),
+                               (["--detection", "x", "true"], "'x' is not a duration"),
                                (["--join", "file:///nowhere/job7", "true"], "no job has this store: /nowhere/job7 does not exist"),
                                (["--join", "file://job7", "true"], "'file://job7' is not the URL of a file store")):
             status, output, errors = launch(*wrong)

@@ -3,10 +3,15 @@
 //   weft_launched meet [RANK]     fixed world: all agents meet and print their names; RANK ends with status 9
 //   weft_launched train PUSHES    elastic world of servers and trainers: ends when every server has got this
 //                                 number of pushes
-//   weft_launched elastic DONE    elastic world: prints the members that join and leave, until the file DONE
-//                                 exists, or until SIGTERM
+//   weft_launched elastic DONE [LEASE]     elastic world: prints the members that join and leave, until the
+//                                          file DONE exists, or until SIGTERM. LEASE: in seconds
+//   weft_launched exclude FILE NAME WHY    excludes the worker NAME of a job whose store is FILE, as the
+//   other
+//                                          workers do if it makes no progress
 #include <weft/rpc/job/environment.h>
 #include <weft/rpc/job/job.h>
+#include <weft/rpc/job/membership/roster.h>
+#include <weft/rpc/job/store/file_store.h>
 #include <weft/rpc/rpc.h>
 
 #include <signal.h>
@@ -103,12 +108,14 @@ int train(std::size_t pushes) {
   return 0;
 }
 
-int elastic(const std::string& done) {
+int elastic(const std::string& done, int lease) {
   sigset_t term;
   sigemptyset(&term);
   sigaddset(&term, SIGTERM);
   ::pthread_sigmask(SIG_BLOCK, &term, nullptr);  // also used by the agent's threads
-  rpc::Job job = rpc::Job::from_environment();
+  rpc::MemberOptions options = rpc::from_environment();
+  if (lease != 0) options.rendezvous.lease = std::chrono::seconds(lease);
+  rpc::Job job{options};
   job.join().get();
   std::thread watching([&job] {
     try {
@@ -119,15 +126,26 @@ int elastic(const std::string& done) {
           std::fflush(stdout);
         }
     } catch (const rpc::Error&) {
-      // This member has left.
+      // This member has left or is lost.
     }
   });
   const timespec pause{0, 20'000'000};
   bool told = false;
   while (!told && !std::filesystem::exists(done)) told = ::sigtimedwait(&term, nullptr, &pause) == SIGTERM;
-  job.leave().get();
+  const auto left = rpc::capture([&] { job.leave().get(); });
   watching.join();
+  if (!left.ok()) return 1;  // the others consider it lost
   return told ? 128 + SIGTERM : 0;
+}
+
+int exclude(const std::string& file, const std::string& name, const std::string& why) {
+  rpc::FileStore store(file);
+  const auto key = [&](std::string_view prefix) { return std::string(prefix) + name; };
+  const std::uint64_t incarnation =
+      rpc::from_text(name, store.get(key(rpc::membership_keys::members)).get()).incarnation;
+  store.set(key(rpc::membership_keys::excluded), std::to_string(incarnation) + " " + why).get();
+  store.close();
+  return 0;
 }
 
 }  // namespace
@@ -136,9 +154,10 @@ int main(int argc, char** argv) {
   try {
     const std::string what = argc > 1 ? argv[1] : "";
     if (what == "meet") return meet(argc > 2 ? std::atoi(argv[2]) : -1);
-    if (what == "elastic" && argc > 2) return elastic(argv[2]);
+    if (what == "elastic" && argc > 2) return elastic(argv[2], argc > 3 ? std::atoi(argv[3]) : 0);
+    if (what == "exclude" && argc > 4) return exclude(argv[2], argv[3], argv[4]);
     if (what == "train" && argc > 2) return train(static_cast<std::size_t>(std::atoi(argv[2])));
-    std::fprintf(stderr, "meet, train or elastic?\n");
+    std::fprintf(stderr, "meet, train, elastic or exclude?\n");
     return 2;
   } catch (const rpc::Error& error) {
     std::fprintf(stderr, "%s: %s\n", std::string(rpc::to_string(error.kind())).c_str(), error.what());

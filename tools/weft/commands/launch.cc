@@ -7,6 +7,7 @@
 #include <asio/signal_set.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -42,7 +43,7 @@ struct Options {
   std::uint64_t threads = 0;
   bool pin = false;
   std::size_t hosts = 1, host = 0;
-  std::string rendezvous, store, join, logs, grace = "10s", failure_wait = "1s";
+  std::string rendezvous, store, join, logs, grace = "10s", failure_wait = "1s", detection;
   bool elastic = false, plain = false, keep_going = false, attached = false;
   std::string keep;
   ElasticOptions driven;
@@ -83,6 +84,17 @@ std::pair<std::string, std::uint16_t> parted(const std::string& rendezvous) {
   }
 }
 
+// --detection in seconds, as WEFT_DETECTION has it. Empty: neither is set.
+std::string detection_of(const Options& options) {
+  if (options.detection.empty()) return {};
+  const std::chrono::duration<double> time = parse_duration(options.detection);
+  if (time.count() <= 0)
+    throw UsageError("--detection '" + options.detection + "': expected a positive time, for example 5s");
+  char text[64];
+  const auto end = std::to_chars(text, text + sizeof text, time.count(), std::chars_format::fixed);
+  return {text, end.ptr};
+}
+
 void check(const Options& options) {
   if (options.workers != 0 && !options.roles.empty()) throw UsageError("-n and --role exclude each other");
   if (options.host >= options.hosts)
@@ -102,6 +114,7 @@ void check(const Options& options) {
     throw UsageError(
         "--min, --max, --hosts and --discovery start a job with a driver: they exclude -n, --role, "
         "--nnodes, --join, --pin and --keep-going");
+  (void)detection_of(options);
   if (command_of(options).empty())
     throw UsageError("no program, expected weft launch -n 4 PROGRAM [ARGUMENT...]");
 }
@@ -124,6 +137,7 @@ int drive_workers(const Options& options) {
     job.reachable = false;
   }
   if (options.threads != 0) job.threads = options.threads;
+  job.detection = detection_of(options);
   job.orphan_wait = options.driven.orphan_wait_with(options.store);
   job.logs = options.logs;
   job.prefix = !options.plain;
@@ -162,6 +176,7 @@ JobSettings settings_of(const Options& options, Hosts* hosts) {
   if (options.threads != 0) job.threads = options.threads;
   if (const char* const variable = std::getenv("OMP_NUM_THREADS")) job.own_threads = variable;
   job.pin = options.pin;
+  job.detection = detection_of(options);
   return job;
 }
 
@@ -316,6 +331,11 @@ Command add_launch(CLI::App& program) {
          "Time from the first failure to the SIGTERM of the other workers, which may exit by themselves")
       ->type_name("TIME")
       ->capture_default_str();
+  app->add_option("--detection", options->detection,
+                  "How fast workers detect that another one has died or hangs (5s); WEFT_DETECTION for the "
+                  "workers")
+      ->type_name("TIME")
+      ->envname("WEFT_DETECTION");
   app->add_flag("--keep-going", options->keep_going, "Keep the other workers running after a failure");
   app->add_flag("--attached", options->attached,
                 "Run one worker for the driver of an elastic job on another host, until standard input ends")

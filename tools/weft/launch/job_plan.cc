@@ -132,6 +132,7 @@ std::vector<WorkerPlan> plan_workers(const JobSettings& job) {
       if (!job.store.empty()) variables["WEFT_STORE"] = job.store;
       if (job.elastic_world || job.joins) variables["WEFT_ELASTIC_WORLD"] = "1";
       if (job.insecure) variables["WEFT_INSECURE"] = "1";
+      if (!job.detection.empty()) variables["WEFT_DETECTION"] = job.detection;
       // Passes the path of the file, not its contents. A certificate is not passed on, because it names the
       // launcher.
       if (!job.secret_file.empty()) variables["WEFT_SECRET"] = job.secret_file;

@@ -33,6 +33,7 @@ struct JobSettings {
   std::string master_host;  // the host of rank 0, as every host reaches it
   std::uint16_t master_port = 0;
   std::string store;           // the store, which replaces the master's address and port; empty: none
+  std::string detection = {};  // WEFT_DETECTION of the workers; empty: not set
   std::string id;              // the job's id
   bool elastic_world = false;  // workers may join and leave
   bool joins = false;          // the workers join a running elastic world at `store`, and have no ranks

@@ -522,6 +522,7 @@ WorkerPlan plan_worker(const ElasticJob& job, const StartWorker& start) {
   variables["LOCAL_WORLD_SIZE"] = std::to_string(start.slots);
   variables["TORCHELASTIC_RUN_ID"] = job.id;
   if (job.threads) variables["OMP_NUM_THREADS"] = std::to_string(*job.threads);
+  if (!job.detection.empty()) variables["WEFT_DETECTION"] = job.detection;
   if (job.insecure) variables["WEFT_INSECURE"] = "1";
   if (!job.credentials.secret_file.empty()) variables["WEFT_SECRET"] = job.credentials.secret_file;
   return worker;

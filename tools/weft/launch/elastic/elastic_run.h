@@ -35,6 +35,7 @@ struct ElasticJob {
   std::vector<std::string>
       passed_variables;                // names of variables of this process, for workers on other hosts
   std::optional<std::size_t> threads;  // OMP_NUM_THREADS
+  std::string detection;               // WEFT_DETECTION of the workers; empty: not set
   std::vector<std::string> command;
   std::string logs;
   bool prefix = true;

@@ -44,9 +44,19 @@ std::string remote_input(const RemoteWorker& worker) {
 
 std::vector<std::string> rsh_words(const std::string& rsh, const std::string& host,
                                    const std::string& command) {
-  if (rsh == "ssh")  // with these options, ssh detects after 15 s that the host is lost
-    return {"ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3",
-            "--",  host, command};
+  if (rsh == "ssh")  // with these options, ssh detects after 15 s that the host is lost or does not answer
+    return {"ssh",
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            "ConnectTimeout=15",
+            "-o",
+            "ServerAliveInterval=5",
+            "-o",
+            "ServerAliveCountMax=3",
+            "--",
+            host,
+            command};
   if (rsh == "srun")
     return {"srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=" + host, "sh", "-c", command};
   if (rsh == "kubectl") return {"kubectl", "exec", "--stdin", host, "--", "sh", "-c", command};

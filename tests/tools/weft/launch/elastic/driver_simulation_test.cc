@@ -84,6 +84,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
   struct Process {
     StartWorker start;
     bool ready = false, stopping = false, dead = false;
+    bool ordered = false;  // the driver has decided to stop it, and has died before it did
     std::chrono::nanoseconds ready_since{0};
     bool hung = false;             // makes no progress, and its agent answers
     bool frozen = false;           // stands still, or is on a host that is cut off
@@ -135,7 +136,11 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
     perform_all({actions.begin(), actions.begin() + done});
     for (auto action = actions.begin() + done; action != actions.end(); ++action) {
       ++tally_["action lost"];
-      if (const auto* stop = std::get_if<StopWorker>(&*action)) note_why(*stop);
+      if (const auto* stop = std::get_if<StopWorker>(&*action)) {
+        note_why(*stop);
+        if (const auto process = processes_.find(stop->worker); process != processes_.end())
+          process->second.ordered = true;
+      }
       if (const auto* host = std::get_if<BlacklistHost>(&*action)) perform(*host);
     }
     if (finished_) return;
@@ -258,7 +263,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
       if (exited == processes_.end()) return;
       const Process process = exited->second;
       processes_.erase(exited);
-      if (status == 0 && !process.stopping) finishing_ = true;
+      if (status == 0 && !process.stopping && !process.ordered) finishing_ = true;
       const WorkerExited event{id, status, "has died"};
       if (down_) exits_[id] = event;
       pass(event);

@@ -12,6 +12,7 @@ TEST(ElasticRun, AWorkerGetsItsEnvironment) {
   job.driver.min_workers = 2;
   job.driver.max_workers = 8;
   job.credentials.secret_file = "/secret";
+  job.detection = "0.5";
   const WorkerPlan plan = plan_worker(job, StartWorker{12, "b", 1, 4, 5});
   EXPECT_EQ(plan.title(), "rank 5");
   EXPECT_EQ(plan.name, "worker5");
@@ -34,6 +35,7 @@ TEST(ElasticRun, AWorkerGetsItsEnvironment) {
                                                 {"WEFT_MIN_WORKERS", "2"},
                                                 {"WEFT_MAX_WORKERS", "8"},
                                                 {"WEFT_SECRET", "/secret"},
+                                                {"WEFT_DETECTION", "0.5"},
                                                 {"LOCAL_RANK", "1"},
                                                 {"LOCAL_WORLD_SIZE", "4"},
                                                 {"TORCHELASTIC_RUN_ID", "job7"}};
