@@ -50,10 +50,7 @@ class ElasticRun {
   struct Running {
     std::string name;
     bool here = false;  // the worker runs on this host
-    // The incarnation that has joined. nullopt: it has not joined, or it has left. 0: it has joined under
-    // another driver, and its record is gone.
-    std::optional<std::uint64_t> incarnation = {};
-    bool failed = false;  // the driver knows that the worker is lost or excluded
+    Membership member = {};
   };
 
   SupervisorOptions supervisor_options();
@@ -83,7 +80,6 @@ class ElasticRun {
   void gone(const WorkerExited& event);
   void look();
   void look_at(WorkerId id);
-  void fail(WorkerId id, const Event& event);
   void wake_later();
   void stop_all();
 
@@ -262,8 +258,8 @@ void ElasticRun::drop_missing() {
     if (kept_.contains(id)) {
       const auto known = state.workers.find(id);
       if (job_.driver.start_timeout > nanoseconds{0} && known != state.workers.end() && known->second.ready &&
-          !worker.incarnation)
-        workers_.at(id).incarnation = 0;
+          !worker.member.incarnation)
+        workers_.at(id).member.incarnation = 0;
       look_at(id);
       continue;
     }
@@ -378,7 +374,8 @@ void ElasticRun::perform(const StartWorker& start) {
     AddedWorker worker = added(start);
     const std::string name = worker.plan.name;
     numbers_[supervisor_.add(std::move(worker))] = start.worker;
-    workers_[start.worker] = {name, is_this_host(start.host)};
+    const auto before = ended_.find(name);
+    workers_[start.worker] = {name, is_this_host(start.host), {before == ended_.end() ? 0 : before->second}};
   } catch (const std::exception& error) {
     asio::post(context_, [this, id = start.worker, how = std::string("was not started: ") + error.what()] {
       handle(WorkerExited{id, 127, how});
@@ -460,33 +457,14 @@ void ElasticRun::look() {
   for (const WorkerId id : ids) look_at(id);
 }
 
-// Passes on what the store states about a worker. The record may be that of the worker's predecessor.
 void ElasticRun::look_at(WorkerId id) {
-  const auto found = workers_.find(id);
-  if (found == workers_.end() || stopped_) return;
-  Running& worker = found->second;
-  const rpc::MemberRecord* const record = store_.record(worker.name);
-  const auto ended = ended_.find(worker.name);
-  if (record != nullptr && record->here() && worker.incarnation != record->incarnation &&
-      (ended == ended_.end() || ended->second != record->incarnation)) {
-    worker.incarnation = record->incarnation;
-    handle(WorkerReady{id});
-    return look_at(id);  // the worker may be excluded already
+  for (auto found = workers_.find(id); found != workers_.end() && !stopped_ && store_.reported();
+       found = workers_.find(id)) {
+    auto& [name, here, member] = found->second;
+    const auto event = news_of(id, member, store_.record(name), store_.exclusion(name));
+    if (!event) return;
+    handle(*event);
   }
-  if (!worker.incarnation || worker.failed || !store_.reported()) return;
-  if (record == nullptr) return fail(id, WorkerLost{id, "its lease in the job's store has ended"});
-  const bool own = worker.incarnation == 0U || worker.incarnation == record->incarnation;
-  if (own && record->state == rpc::MemberState::lost)
-    return fail(id, WorkerLost{id, "the job's store reports its loss"});
-  if (own && record->state == rpc::MemberState::left) worker.incarnation.reset();
-  const JobStore::Exclusion* const exclusion = store_.exclusion(worker.name);
-  if (exclusion != nullptr && worker.incarnation == exclusion->incarnation)
-    fail(id, WorkerExcluded{id, exclusion->why});
-}
-
-void ElasticRun::fail(WorkerId id, const Event& event) {
-  workers_.at(id).failed = true;
-  handle(event);
 }
 
 // The supervisor has ended, by itself or by a signal. Stops all other work, so that the io_context can
@@ -500,6 +478,28 @@ void ElasticRun::stop_all() {
 }
 
 }  // namespace
+
+std::optional<Event> news_of(WorkerId worker, Membership& known, const rpc::MemberRecord* record,
+                             const JobStore::Exclusion* exclusion) {
+  if (record != nullptr && record->here() && record->incarnation != known.before &&
+      record->incarnation != known.incarnation) {
+    known.incarnation = record->incarnation;
+    return WorkerReady{worker};
+  }
+  if (!known.incarnation || known.failed) return std::nullopt;
+  const bool own = record != nullptr && (known.incarnation == 0U || known.incarnation == record->incarnation);
+  std::optional<Event> event;
+  if (record == nullptr)
+    event = WorkerLost{worker, "its lease in the job's store has ended"};
+  else if (own && record->state == rpc::MemberState::lost)
+    event = WorkerLost{worker, "the job's store reports its loss"};
+  else if (own && record->state == rpc::MemberState::left)
+    known.incarnation.reset();
+  else if (exclusion != nullptr && known.incarnation == exclusion->incarnation)
+    event = WorkerExcluded{worker, exclusion->why};
+  known.failed = event.has_value();
+  return event;
+}
 
 WorkerPlan plan_worker(const ElasticJob& job, const StartWorker& start) {
   WorkerPlan worker;

@@ -10,12 +10,14 @@
 #include <weft/rpc/security/credentials.h>
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tools/weft/launch/elastic/driver.h"
 #include "tools/weft/launch/elastic/hosts_text.h"
+#include "tools/weft/launch/elastic/job_store.h"
 #include "tools/weft/launch/job_plan.h"
 
 namespace weft::tool::launch::elastic {
@@ -51,5 +53,18 @@ int run_elastic(const ElasticJob& job);
 
 // The plan of one worker: its name, its rank and its variables. A pure function.
 WorkerPlan plan_worker(const ElasticJob& job, const StartWorker& start);
+
+// What the driver knows of a worker's membership of the job.
+struct Membership {
+  std::uint64_t before = 0;  // the last incarnation of the worker before this one, which had the same name
+  // The incarnation that has joined. nullopt: the worker has not joined, or has left. 0: the worker has
+  // joined under another driver, and this driver has not seen its record.
+  std::optional<std::uint64_t> incarnation = {};
+  bool failed = false;  // the driver knows that the worker is lost or excluded
+};
+// The next event that follows from the worker's record and exclusion in the store (JobStore), and updates
+// `known`. nullopt: nothing is new. It has no I/O.
+std::optional<Event> news_of(WorkerId worker, Membership& known, const rpc::MemberRecord* record,
+                             const JobStore::Exclusion* exclusion);
 
 }  // namespace weft::tool::launch::elastic

@@ -164,7 +164,10 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
         process->second.ready_since = now();
         inform(WorkerReady{id});
       }
-    for (const auto& [id, exit] : exits_) inform(exit);
+    for (const auto& [id, exit] : exits_) {
+      if (successes_.erase(id) != 0) finishing_ = true;
+      inform(exit);
+    }
     exits_.clear();
     for (const auto& [id, process] : std::map(processes_))
       if (process.failure && reports(*process.failure)) inform(*process.failure);
@@ -263,7 +266,9 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
       if (exited == processes_.end()) return;
       const Process process = exited->second;
       processes_.erase(exited);
-      if (status == 0 && !process.stopping && !process.ordered) finishing_ = true;
+      const bool success = status == 0 && !process.stopping && !process.ordered;
+      if (success && !down_) finishing_ = true;
+      if (success && down_) successes_.insert(id);
       const WorkerExited event{id, status, "has died"};
       if (down_) exits_[id] = event;
       pass(event);
@@ -354,17 +359,24 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
     if (known == before.workers.end() || known->second.stopping) failed.reset();
     std::size_t starts = 0, stops = 0;
     bool told = false, is_stopped = false;
+    std::vector<std::string> late;  // the hosts of workers that were not ready in time
     for (const Action& action : actions) {
       if (std::holds_alternative<StartWorker>(action)) ++starts;
       if (const auto* stop = std::get_if<StopWorker>(&action)) {
         ++stops;
         is_stopped = is_stopped || stop->worker == stopped;
+        if (stop->why.starts_with("was not ready")) late.push_back(before.workers.at(stop->worker).host);
       }
       if (const auto* note = std::get_if<Note>(&action))
         told = told || (failed &&
                         note->text.find("rank " + std::to_string(known->second.rank) + " on " +
                                         known->second.host) != std::string::npos &&
                         note->text.find(why) != std::string::npos);
+    }
+    for (const std::string& host : late) {
+      const auto was = entry_of(before.blacklist, host), is = entry_of(after.blacklist, host);
+      if (!was.blacklisted && !is.blacklisted && is.failures <= was.failures)
+        violation("a worker that is not ready in time is no failure of its host");
     }
     if (stopped && is_stopped != failed.has_value())
       violation("a worker that has failed is not stopped once");
@@ -373,7 +385,8 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
     const bool running = before.phase == DriverPhase::running;
     if (failed && running) {
       ++tally_[stopped ? "failure of a process that runs" : "failure of a process that has ended"];
-      audit_blacklist(known->second, blameless, before.blacklist.hosts, after.blacklist.hosts);
+      audit_blacklist(known->second, blameless, entry_of(before.blacklist, known->second.host),
+                      entry_of(after.blacklist, known->second.host));
     }
     const bool last = failed && running && before.formed && known->second.ready &&
                       std::none_of(before.workers.begin(), before.workers.end(), [&](const auto& other) {
@@ -394,14 +407,12 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
     if (options_.reset_limit && after.resets > *options_.reset_limit)
       violation("the workers change more often than the limit permits");
   }
-  void audit_blacklist(const DriverWorker& worker, bool blameless,
-                       const std::map<std::string, BlacklistEntry>& before,
-                       const std::map<std::string, BlacklistEntry>& after) {
-    const auto of = [&](const auto& hosts) {
-      const auto host = hosts.find(worker.host);
-      return host == hosts.end() ? BlacklistEntry{} : host->second;
-    };
-    const BlacklistEntry was = of(before), is = of(after);
+  static BlacklistEntry entry_of(const BlacklistState& blacklist, const std::string& name) {
+    const auto host = blacklist.hosts.find(name);
+    return host == blacklist.hosts.end() ? BlacklistEntry{} : host->second;
+  }
+  void audit_blacklist(const DriverWorker& worker, bool blameless, const BlacklistEntry& was,
+                       const BlacklistEntry& is) {
     if (was.blacklisted) return;
     const bool healthy = worker.ready && now() - *worker.ready >= options_.blacklist.healthy_after;
     const std::size_t failures = (healthy && !blameless ? 0 : was.failures) + (blameless ? 0 : 1);
@@ -645,6 +656,7 @@ class SimulatedJob : public std::enable_shared_from_this<SimulatedJob> {
   std::optional<ElasticDriver::Time> short_since_;
   std::uint64_t mortal_ = 0;                // the driver dies in this many of 1,000 events
   std::map<WorkerId, WorkerExited> exits_;  // while no driver runs
+  std::set<WorkerId> successes_;            // of these
   bool down_ = false;                       // no driver runs
   bool fixed_ = false;                      // discovery reports the hosts once, as --hosts does
   bool known_ = false, started_ = false, given_up_ = false, calm_ = false, must_succeed_ = false,

@@ -512,7 +512,7 @@ TEST(ElasticDriver, ALostWorkerAndItsReplacementAreOneReset) {
   job.exclude(0);
   job.wait(30s);
   job.stopped_exit();
-  EXPECT_FALSE(job.end());
+  EXPECT_EQ(job.places(), "0=a/0 1=a/1 2=b/0 3=b/1");
   job.ready(0);
   job.wait(10s);
   job.lose(1);
