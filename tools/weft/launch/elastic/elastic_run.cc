@@ -234,9 +234,8 @@ void ElasticRun::continue_job(const SavedJob& job) {
   id_ = job.id;
   supervisor_.say("takes over " + std::to_string(job.driver.workers.size()) +
                   (job.driver.workers.size() == 1 ? " worker" : " workers"));
-  for (const auto& [id, worker] : job.driver.workers) {
+  for (const auto& [id, worker] : job.driver.workers)
     workers_[id] = {worker_name(worker.rank), is_this_host(worker.host)};
-  }
   driver_.emplace(job_.driver, now());
   takeover_->watch(id_);
   for (const Action& action : driver_->restore(now(), job.driver))

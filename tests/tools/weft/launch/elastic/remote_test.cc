@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -53,6 +54,7 @@ TEST(Remote, AShellGetsTheArgumentsOfItsProgram) {
   EXPECT_EQ(rsh_words("./rsh.sh -q", "b", "cd / && x"), (Words{"./rsh.sh", "-q", "b", "cd / && x"}));
   const Words ssh = rsh_words("ssh", "b", "x");
   EXPECT_EQ(Words(ssh.end() - 3, ssh.end()), (Words{"--", "b", "x"}));
+  EXPECT_EQ(std::count(ssh.begin(), ssh.end(), "ConnectTimeout=15"), 1) << "the host may not answer";
   const Words srun = rsh_words("srun", "b", "x");
   EXPECT_EQ(Words(srun.end() - 4, srun.end()), (Words{"--nodelist=b", "sh", "-c", "x"}));
   EXPECT_EQ(rsh_words("kubectl", "pod-1", "x"),
