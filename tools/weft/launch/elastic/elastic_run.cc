@@ -79,7 +79,6 @@ class ElasticRun {
   void exited(std::size_t number, const Failure& exit);
   void gone(const WorkerExited& event);
   void look();
-  void look_at(WorkerId id);
   void wake_later();
   void stop_all();
 
@@ -259,7 +258,6 @@ void ElasticRun::drop_missing() {
       if (job_.driver.start_timeout > nanoseconds{0} && known != state.workers.end() && known->second.ready &&
           !worker.member.incarnation)
         workers_.at(id).member.incarnation = 0;
-      look_at(id);
       continue;
     }
     if (std::any_of(numbers_.begin(), numbers_.end(),
@@ -268,6 +266,7 @@ void ElasticRun::drop_missing() {
     takeover_->stop(id);
     gone({id, 137, "was not started before its driver died", {}, true});
   }
+  look();
 }
 
 // Actions are executed when the state from which they follow is saved. Changes that happen during a save are
@@ -450,20 +449,17 @@ void ElasticRun::gone(const WorkerExited& event) {
   store_.end(name, marked, takeover_ ? takeover_->owner() : std::string());
 }
 
+// Passes on what the store states about the workers: first which have joined, because the job fails if its
+// last ready worker fails.
 void ElasticRun::look() {
-  std::vector<WorkerId> ids;  // because events change workers_
-  for (const auto& [id, worker] : workers_) ids.push_back(id);
-  for (const WorkerId id : ids) look_at(id);
-}
-
-void ElasticRun::look_at(WorkerId id) {
-  for (auto found = workers_.find(id); found != workers_.end() && !stopped_ && store_.reported();
-       found = workers_.find(id)) {
-    auto& [name, here, member] = found->second;
-    const auto event = news_of(id, member, store_.record(name), store_.exclusion(name));
-    if (!event) return;
-    handle(*event);
-  }
+  if (stopped_ || !store_.reported()) return;
+  std::vector<Event> news, failures;
+  for (auto& [id, worker] : workers_)
+    while (const auto event =
+               news_of(id, worker.member, store_.record(worker.name), store_.exclusion(worker.name)))
+      (std::holds_alternative<WorkerReady>(*event) ? news : failures).push_back(*event);
+  news.insert(news.end(), failures.begin(), failures.end());
+  for (const Event& event : news) handle(event);
 }
 
 // The supervisor has ended, by itself or by a signal. Stops all other work, so that the io_context can
