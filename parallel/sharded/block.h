@@ -7,8 +7,9 @@
 //   };
 //
 // A Block<M> is an M with the same constructors. Within a FullyShardedDataParallel, its parameters are one
-// unit, and its forward gathers them; elsewhere its forward is that of M. Entries of a torch::nn::Sequential
-// need no Block.
+// unit, and its forward gathers them. With mixed precision, the forward also converts floating-point inputs
+// (Options::mixed_precision). Elsewhere the forward is that of M. Entries of a torch::nn::Sequential need no
+// Block.
 #pragma once
 
 #include <weft/parallel/data_parallel/distributed_data_parallel.h>
@@ -17,6 +18,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -37,20 +39,23 @@ class BlockObserver {
 class ObservedForward {
  public:
   virtual ~ObservedForward() = default;
-  // Sets the observer of the next forwards. unit: the number of the block.
-  void observe(std::weak_ptr<BlockObserver> observer, std::size_t unit) {
+  // Sets the observer of the next forwards. unit: the number of the block. input_type: of the block's
+  // floating-point inputs; nullopt: they are not converted.
+  void observe(std::weak_ptr<BlockObserver> observer, std::size_t unit,
+               std::optional<at::ScalarType> input_type) {
     observer_ = std::move(observer);
     unit_ = unit;
+    input_type_ = input_type;
   }
 
  protected:
-  // Runs `forward` and reports to the observer, if there is one.
+  // Runs forward(type of the inputs) and reports to the observer, if there is one.
   template <class F>
   auto observed(F&& forward) {
     const auto observer = observer_.lock();
-    if (observer == nullptr) return std::forward<F>(forward)();
+    if (observer == nullptr) return std::forward<F>(forward)(std::optional<at::ScalarType>());
     observer->before_forward(unit_);
-    auto output = std::forward<F>(forward)();
+    auto output = std::forward<F>(forward)(input_type_);
     tensor::for_each_tensor(output, [&](const at::Tensor& each) { observer->watch(unit_, each); });
     observer->after_forward(unit_);
     return output;
@@ -59,6 +64,7 @@ class ObservedForward {
  private:
   std::weak_ptr<BlockObserver> observer_;
   std::size_t unit_ = 0;
+  std::optional<at::ScalarType> input_type_;
 };
 
 template <class Module>
@@ -74,7 +80,11 @@ class Block final : public Module, public ObservedForward {
     using Output = decltype(Module::forward(std::forward<Arguments>(arguments)...));
     static_assert(data_parallel::detail::shows_tensors<std::remove_cvref_t<Output>>(),
                   "the block's output is not made of tensors: give a struct WEFT_CODEC, or return a tuple");
-    return observed([&] { return Module::forward(std::forward<Arguments>(arguments)...); });
+    return observed([&](const std::optional<at::ScalarType>& type) -> std::remove_cvref_t<Output> {
+      if (!type) return Module::forward(std::forward<Arguments>(arguments)...);
+      return data_parallel::detail::forward_in(*type, static_cast<Module&>(*this),
+                                               std::forward<Arguments>(arguments)...);
+    });
   }
 };
 

@@ -26,8 +26,14 @@ struct Options {
   // whole from the forward to the end of the backward (ZeRO-2), which saves half of the gathers.
   bool reshard_after_forward = true;
   // As in DistributedDataParallel. The parts and their gradients, and therefore the optimizer, use the
-  // parameters' type.
+  // parameters' type. Each block converts its floating-point inputs to `parameters`, and gets copies of
+  // containers of tensors. Its outputs keep their types.
   data_parallel::MixedPrecision mixed_precision = {};
+  // Other types than those of `mixed_precision`. The first entry that matches a parameter, a buffer or a
+  // block applies to it instead:
+  //   {{"layers.*.norm", {.parameters = at::kFloat}}, {"head", {}}}
+  // A module that is no block converts its inputs itself.
+  std::vector<PrecisionOf> precision_of = {};
   // true: the ranks' parts and their gradients, and therefore the optimizer's state, are in host memory.
   // Whole parameters are still gathered on the module's device.
   bool offload = false;

@@ -1,12 +1,12 @@
 #include <weft/parallel/sharded/sharded_module.h>
 
+#include <weft/parallel/sharded/internal/name_patterns.h>
 #include <weft/parallel/sharded/internal/unit_runner.h>
 #include <weft/parallel/tensor_parallel/gradients.h>
 #include <weft/parallel/training/broadcast_state.h>
 #include <weft/rpc/core/error.h>
 
 #include <c10/core/GradMode.h>
-#include <fnmatch.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
@@ -31,7 +31,10 @@ class ObservedEntry : public torch::nn::Module, public ObservedForward {
  public:
   explicit ObservedEntry(torch::nn::AnyModule entry) : entry_(std::move(entry)) {}
   at::Tensor forward(at::Tensor input) {
-    return observed([&] { return entry_.forward<at::Tensor>(std::move(input)); });
+    return observed([&](const std::optional<at::ScalarType>& type) {
+      return entry_.forward<at::Tensor>(type && input.is_floating_point() ? input.to(*type)
+                                                                          : std::move(input));
+    });
   }
 
  private:
@@ -44,13 +47,6 @@ struct FoundBlock {
   std::shared_ptr<SequentialImpl> sequence = nullptr;  // null: a Block
   std::size_t index = 0;
 };
-
-// Matches like fnmatch(3), with dots as separators.
-bool matches(std::string pattern, std::string name) {
-  std::replace(pattern.begin(), pattern.end(), '.', '/');
-  std::replace(name.begin(), name.end(), '.', '/');
-  return fnmatch(pattern.c_str(), name.c_str(), FNM_PATHNAME) == 0;
-}
 
 bool matches_any(const std::vector<std::string>& patterns, const std::string& name) {
   return std::any_of(patterns.begin(), patterns.end(),
@@ -144,7 +140,14 @@ std::string to_text(const Options& options) {
           : options.initialize      ? ", values deferred"
                                     : ", values to be loaded") +
          ", parameters in " + type_of(precision.parameters) + ", reduction in " +
-         type_of(precision.reduction) + ", " + (options.replicas ? "replicas" : "no replicas");
+         type_of(precision.reduction) + to_text(options.precision_of) + ", " +
+         (options.replicas ? "replicas" : "no replicas");
+}
+
+std::optional<at::ScalarType> input_type_of(const std::string& block, const Options& options) {
+  const PrecisionOf* const own = first_match(options.precision_of, block);
+  if (own == nullptr) return options.mixed_precision.parameters;
+  return own->convert_inputs ? own->types.parameters : std::nullopt;
 }
 
 }  // namespace
@@ -152,10 +155,11 @@ std::string to_text(const Options& options) {
 // Entries of Sequentials, which are observed until this object is destroyed.
 class ShardedModule::Entries {
  public:
-  void observe(const FoundBlock& found, const std::weak_ptr<BlockObserver>& observer, std::size_t unit) {
+  void observe(const FoundBlock& found, const std::weak_ptr<BlockObserver>& observer, std::size_t unit,
+               std::optional<at::ScalarType> input_type) {
     torch::nn::AnyModule& entry = *(found.sequence->begin() + static_cast<std::ptrdiff_t>(found.index));
     const auto observed = std::make_shared<ObservedEntry>(entry);
-    observed->observe(observer, unit);
+    observed->observe(observer, unit, input_type);
     observed_.push_back({found.sequence, found.index, entry});
     entry = torch::nn::AnyModule(observed);
   }
@@ -187,12 +191,19 @@ ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<to
           select(module_->named_buffers(), true, {pattern}, blocks).is_empty())
         refuse_module("no parameter or buffer matches the ignored \"" + pattern +
                       "\", expected a pattern of their names");
+    for (const PrecisionOf& entry : options_.precision_of)
+      if (const auto is_of = [&](const auto& each) { return matches_or_contains(entry.pattern, each.key()); };
+          std::ranges::none_of(module_->named_parameters(), is_of) &&
+          std::ranges::none_of(module_->named_buffers(), is_of))
+        refuse_module("no parameter or buffer matches \"" + entry.pattern +
+                      "\" of precision_of, expected a pattern of their names or of their modules'");
     return units_of(module_owner, *module_, names, ignored_, options_.values.get());
   });
   ShardSetup setup{.owner = module_owner,
                    .groups = own_groups(group),
                    .options = {.compute = options_.mixed_precision.parameters,
                                .reduction = options_.mixed_precision.reduction,
+                               .precision_of = options_.precision_of,
                                .in_host_memory = options_.offload,
                                .values = options_.values,
                                .initialize = options_.initialize}};
@@ -209,15 +220,19 @@ ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<to
   from_rank_zero = with_memory(from_rank_zero);
   if (setup.groups.replicas) training::broadcast_parameters(*setup.groups.replicas, from_rank_zero, 0);
   training::broadcast_parameters(setup.groups.gathers, from_rank_zero, 0);
-  if (options_.mixed_precision.buffers)
-    for (const at::Tensor& buffer : buffers.values())
-      if (buffer.is_floating_point()) buffer.set_data(buffer.detach().to(*options_.mixed_precision.buffers));
+  for (const auto& entry : buffers) {
+    const at::Tensor& buffer = entry.value();
+    const PrecisionOf* const own = first_match(options_.precision_of, entry.key());
+    const auto type = own == nullptr ? options_.mixed_precision.buffers : own->types.buffers;
+    if (type && buffer.is_floating_point()) buffer.set_data(buffer.detach().to(*type));
+  }
   runner_ = UnitRunner::make(std::move(setup), std::move(units), options_.reshard_after_forward);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const auto input_type = input_type_of(blocks[i].name, options_);
     if (blocks[i].block != nullptr) {
-      blocks[i].block->observe(runner_, i + 1);
+      blocks[i].block->observe(runner_, i + 1, input_type);
     } else {
-      entries_->observe(blocks[i], runner_, i + 1);
+      entries_->observe(blocks[i], runner_, i + 1, input_type);
     }
   }
 }

@@ -25,9 +25,9 @@ class WEFT_EXPORT ShardedModule {
  public:
   // All ranks of the group and of Options::replicas call the constructor, which blocks. The parameters and
   // buffers get the values of rank 0; their memory becomes contiguous. invalid_argument: no such block or
-  // ignored name, a block whose forward cannot be observed or that is ignored, blocks within each other, no
-  // parameters, or a module that is split already. failed_precondition: the ranks have different modules.
-  // unsupported: parameters on several devices.
+  // ignored name, a pattern of Options::precision_of that matches nothing, a block whose forward cannot be
+  // observed or that is ignored, blocks within each other, no parameters, or a module that is split already.
+  // failed_precondition: the ranks have different modules. unsupported: parameters on several devices.
   ShardedModule(const collectives::Group& group, std::shared_ptr<torch::nn::Module> module, Options options);
   ShardedModule(const ShardedModule&) = delete;
   ShardedModule& operator=(const ShardedModule&) = delete;

@@ -2,6 +2,7 @@
 
 #include <weft/parallel/sharded/internal/buffer_pool.h>
 #include <weft/parallel/sharded/internal/flat_shard.h>
+#include <weft/parallel/sharded/internal/name_patterns.h>
 #include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/training/communication_stream.h>
 #include <weft/parallel/training/internal/agreement.h>
@@ -68,8 +69,8 @@ struct ShardedUnits::Streams {
 struct ShardedUnits::Unit {
   enum class State { split, gathering, whole };
 
-  Buffers* buffers = nullptr;
   std::vector<FlatShard> shards = {};
+  std::vector<Buffers*> buffers = {};  // by shard
   std::vector<NamedParameter> trained = {};
   std::vector<std::pair<std::size_t, std::size_t>> places = {};  // of these: shard, and parameter in it
   State state = State::split;
@@ -80,16 +81,28 @@ struct ShardedUnits::Unit {
 
 namespace {
 
-// Parameters of one type and device, which all require grad or all do not, in the order of the first ones.
-std::vector<std::vector<NamedParameter>> by_kind(const std::vector<NamedParameter>& parameters) {
-  std::vector<std::vector<NamedParameter>> kinds;
+// Parameters of one type and device with the same options, which all require grad or all do not.
+struct Kind {
+  std::vector<NamedParameter> parameters;
+  ShardOptions options;  // with the types of these parameters
+};
+
+// In the order of their first parameters.
+std::vector<Kind> by_kind(const std::vector<NamedParameter>& parameters, const ShardOptions& options) {
+  std::vector<Kind> kinds;
   for (const auto& each : parameters) {
-    const auto same = std::find_if(kinds.begin(), kinds.end(), [&](const auto& kind) {
-      const at::Tensor& first = kind.front().tensor;
+    ShardOptions own = options;
+    if (const PrecisionOf* const other = first_match(options.precision_of, each.name)) {
+      own.compute = other->types.parameters;
+      own.reduction = other->types.reduction;
+    }
+    const auto same = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& kind) {
+      const at::Tensor& first = kind.parameters.front().tensor;
       return first.dtype() == each.tensor.dtype() && first.device() == each.tensor.device() &&
-             first.requires_grad() == each.tensor.requires_grad();
+             first.requires_grad() == each.tensor.requires_grad() && kind.options.compute == own.compute &&
+             kind.options.reduction == own.reduction;
     });
-    same == kinds.end() ? kinds.push_back({each}) : same->push_back(each);
+    same == kinds.end() ? kinds.push_back({{each}, std::move(own)}) : same->parameters.push_back(each);
   }
   return kinds;
 }
@@ -138,20 +151,21 @@ ShardedUnits::ShardedUnits(ShardSetup setup, const std::vector<UnitParameters>& 
   };
   std::vector<Deferred> deferred;
   for (const UnitParameters& each : units) {
-    while (buffers_.size() <= each.buffers) buffers_.push_back(std::make_unique<Buffers>(setup_.groups));
     Unit& unit = *units_.emplace_back(std::make_unique<Unit>());
-    unit.buffers = buffers_[each.buffers].get();
     split_.insert(split_.end(), each.split.begin(), each.split.end());
-    auto kinds = by_kind(each.parameters);
+    auto kinds = by_kind(each.parameters, setup_.options);
     unit.shards.reserve(kinds.size());
-    for (auto& parameters : kinds) {
+    for (auto& [parameters, options] : kinds) {
       std::vector<at::Tensor> constructed;
       for (const NamedParameter& parameter : parameters)
         constructed.push_back(parameter.tensor.variable_data());
-      FlatShard& shard = unit.shards.emplace_back(std::move(parameters), setup_.groups.gathers,
-                                                  setup_.options, setup_.owner);
+      FlatShard& shard =
+          unit.shards.emplace_back(std::move(parameters), setup_.groups.gathers, options, setup_.owner);
       if (streams_ == nullptr) streams_ = std::make_unique<Streams>(shard.gathered().device());
-      unit.buffers->announce(shard);
+      auto& buffers = buffers_[{each.buffers, c10::typeMetaToScalarType(shard.gathered().dtype())}];
+      if (buffers == nullptr) buffers = std::make_unique<Buffers>(setup_.groups);
+      unit.buffers.push_back(buffers.get());
+      buffers->announce(shard);
       for (std::size_t i = 0; i < constructed.size(); ++i)
         if (!weights::has_memory(constructed[i])) deferred.push_back({constructed[i], &shard, i});
       for (std::size_t i = 0; shard.is_differentiable() && i < shard.parameters().size(); ++i) {
@@ -183,13 +197,13 @@ void ShardedUnits::set_groups(ShardGroups groups) {
   abort("the " + setup_.owner + " has got another group");
   drop();
   setup_.groups = std::move(groups);
-  for (const auto& buffers : buffers_) *buffers = Buffers(setup_.groups);
+  for (const auto& [key, buffers] : buffers_) *buffers = Buffers(setup_.groups);
   const std::vector<bool> trains = share_trained();
   auto next = trains.begin();
   for (const auto& unit : units_)
-    for (FlatShard& shard : unit->shards) {
-      shard.set_group(setup_.groups.gathers, *next++);
-      unit->buffers->announce(shard);
+    for (std::size_t i = 0; i < unit->shards.size(); ++i) {
+      unit->shards[i].set_group(setup_.groups.gathers, *next++);
+      unit->buffers[i]->announce(unit->shards[i]);
     }
 }
 
@@ -268,10 +282,10 @@ void ShardedUnits::train_thawed() {
   compare(setup_.groups.gathers);
   if (setup_.groups.replicas) compare(*setup_.groups.replicas);
   for (const auto& unit : units_)
-    for (FlatShard& shard : unit->shards)
-      if (!shard.thawed().empty()) {
+    for (std::size_t i = 0; i < unit->shards.size(); ++i)
+      if (FlatShard& shard = unit->shards[i]; !shard.thawed().empty()) {
         shard.train();
-        unit->buffers->announce(shard);
+        unit->buffers[i]->announce(shard);
       }
 }
 
@@ -339,11 +353,12 @@ void ShardedUnits::start_gather(std::size_t index) {
   for (FlatShard& shard : unit.shards) shard.take_replaced();
   std::vector<at::Tensor> whole, sent;
   std::vector<InFlight> gathers;
-  for (FlatShard& shard : unit.shards) {
-    whole.push_back(unit.buffers->whole.take(shard.gathered(), shard.layout().elements()));
+  for (std::size_t i = 0; i < unit.shards.size(); ++i) {
+    const FlatShard& shard = unit.shards[i];
+    whole.push_back(unit.buffers[i]->whole.take(shard.gathered(), shard.layout().elements()));
     sent.push_back(shard.part());
     if (!shard.is_sent_as_is()) {
-      sent.back() = unit.buffers->sent.take(shard.gathered(), shard.layout().part);
+      sent.back() = unit.buffers[i]->sent.take(shard.gathered(), shard.layout().part);
       sent.back().copy_(shard.part(), /*non_blocking=*/true);
     }
     streams_->gathers.note_writer();
@@ -370,7 +385,7 @@ void ShardedUnits::finish_gather(std::size_t index) {
     throw;
   }
   for (std::size_t i = 0; i < unit.shards.size(); ++i) {
-    if (!unit.shards[i].is_sent_as_is()) unit.buffers->sent.give_back(unit.sent[i]);
+    if (!unit.shards[i].is_sent_as_is()) unit.buffers[i]->sent.give_back(unit.sent[i]);
     unit.shards[i].place(unit.whole[i]);
   }
   unit.sent.clear();
@@ -408,8 +423,11 @@ void ShardedUnits::split(std::size_t index) {
   Unit& unit = *units_[index];
   if (unit.state == Unit::State::gathering) finish_gather(index);  // no computation needed it
   if (unit.state == Unit::State::split) return;
-  for (FlatShard& shard : unit.shards) shard.displace();
-  for (const at::Tensor& whole : std::exchange(unit.whole, {})) unit.buffers->whole.give_back(whole);
+  for (std::size_t i = 0; i < unit.shards.size(); ++i) {
+    unit.shards[i].displace();
+    unit.buffers[i]->whole.give_back(unit.whole[i]);
+  }
+  unit.whole.clear();
   unit.state = Unit::State::split;
 }
 
@@ -438,7 +456,7 @@ void ShardedUnits::add_gradient(std::size_t index, std::size_t parameter, const 
 at::Tensor ShardedUnits::gradient_buffer(Unit& unit, std::size_t shard) {
   at::Tensor& buffer = unit.gradients[shard];
   if (buffer.defined()) return buffer;
-  BufferPool& buffers = unit.buffers->gradients;
+  BufferPool& buffers = unit.buffers[shard]->gradients;
   const at::TensorOptions& options = unit.shards[shard].gradients();
   while (!reductions_.empty() && ((!setup_.groups.replicas && reductions_.front().collective.done.ready()) ||
                                   (!buffers.has_free(options) && buffers.made(options) > 1)))
@@ -456,7 +474,7 @@ void ShardedUnits::start_reduction(std::size_t index) {
     shard.complete(buffer);
     at::Tensor output = shard.direct_output();
     const bool is_direct = output.defined();
-    if (!is_direct) output = unit.buffers->reduced.take(shard.gradients(), shard.layout().part);
+    if (!is_direct) output = unit.buffers[i]->reduced.take(shard.gradients(), shard.layout().part);
     streams_->reductions.note_writer();
     streams_->reductions.follow_writers();
     auto collective = in_flight(streams_->reductions, [&] {
@@ -490,8 +508,9 @@ void ShardedUnits::finish_first_reduction() {
     }));
   Unit& unit = *units_[reduction.unit];
   unit.shards[reduction.shard].take_reduced(reduction.output);
-  unit.buffers->gradients.give_back(std::exchange(unit.gradients[reduction.shard], at::Tensor()));
-  if (!reduction.is_direct) unit.buffers->reduced.give_back(reduction.output);
+  Buffers& buffers = *unit.buffers[reduction.shard];
+  buffers.gradients.give_back(std::exchange(unit.gradients[reduction.shard], at::Tensor()));
+  if (!reduction.is_direct) buffers.reduced.give_back(reduction.output);
 }
 
 std::vector<std::vector<bool>> ShardedUnits::exchange_gradients(const std::vector<std::size_t>& units) const {
@@ -570,7 +589,7 @@ void ShardedUnits::add_to(SlicedState& state, const std::string& prefix) const {
 
 std::size_t ShardedUnits::bytes() const {
   std::size_t bytes = 0;
-  for (const auto& buffers : buffers_) bytes += buffers->bytes();
+  for (const auto& [key, buffers] : buffers_) bytes += buffers->bytes();
   for (const auto& unit : units_)
     for (const FlatShard& shard : unit->shards) bytes += shard.bytes();
   return bytes;

@@ -19,9 +19,11 @@
 #include <weft/parallel/tensor_parallel/split.h>
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace weft::training {
@@ -143,7 +145,9 @@ class WEFT_EXPORT ShardedUnits {
   void finish_first_reduction();
 
   ShardSetup setup_;
-  std::vector<std::unique_ptr<Buffers>> buffers_;
+  // By UnitParameters::buffers and the type of the whole parameters. Shards with another type differ in size,
+  // too: if they shared buffers of gradients, all would have the largest size.
+  std::map<std::pair<std::size_t, at::ScalarType>, std::unique_ptr<Buffers>> buffers_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<tensor_parallel::Placement> split_;  // parameters that are parts over other groups
   std::unique_ptr<Streams> streams_;

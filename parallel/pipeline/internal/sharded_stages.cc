@@ -1,5 +1,6 @@
 #include <weft/parallel/pipeline/internal/sharded_stages.h>
 
+#include <weft/parallel/sharded/internal/name_patterns.h>
 #include <weft/parallel/training/broadcast_state.h>
 #include <weft/rpc/codec/struct_codec.h>
 #include <weft/rpc/core/error.h>
@@ -101,7 +102,7 @@ std::unique_ptr<sharded::ShardedUnits> shard_stages(const StageGraph& graph, con
     return sharded::expect_equal_units(setup.groups.gathers, sharded_owner, rpc::capture([&] {
                                          return units_of_stages(graph, stages, how.options.values.get());
                                        }),
-                                       how.signature);
+                                       how.signature + sharded::to_text(how.options.precision_of));
   });
   setup.names_elsewhere = compare_names(how.pipeline, units);
   std::vector<at::Tensor> buffers;

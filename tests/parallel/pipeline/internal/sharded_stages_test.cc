@@ -132,8 +132,8 @@ TEST(ShardedStages, OfDeferredModulesHaveTheirValues) {
   });
 }
 
-// The model computes in float32, and the optimizer steps float64.
-TEST(ShardedStages, ComputeInAnotherTypeThanThatOfTheOptimizer) {
+// The model computes in float32, its second stage also in float64, and the optimizer steps float64.
+void expect_types_of_stages(at::ScalarType second) {
   const auto schedule = schedule::one_forward_one_backward({.ranks = 2, .microbatches = 3});
   LayerGraph model;  // without buffers, which keep their types
   for (const std::uint64_t seed : {1, 2})
@@ -141,13 +141,15 @@ TEST(ShardedStages, ComputeInAnotherTypeThanThatOfTheOptimizer) {
                [seed] {
                  torch::nn::Linear linear(torch::nn::LinearOptions(6, 6).bias(false));
                  linear->weight.set_data(numbers({6, 6}, seed));
-                 return BuiltLayer{linear.ptr(), [linear](const Values& x) mutable {
-                                     return Values{torch::tanh(linear(x[0]))};
-                                   }};
+                 return BuiltLayer{
+                     linear.ptr(), [linear](const Values& x) mutable {
+                       return Values{torch::tanh(linear(x[0].to(linear->weight.scalar_type())))};
+                     }};
                },
                {seed == 1 ? step_input(0) : Source{0}}});
   const StageGraph whole = cut(model, {}), computing = cut(model, {});
-  computing[0].module->to(at::kFloat);
+  for (const auto& entry : computing[0].module->named_parameters())
+    entry.value().set_data(entry.value().data().to(entry.key().starts_with("linear2") ? second : at::kFloat));
   torch::optim::SGD optimizer(whole.parameters(), momentum);
   for (int step = 0; step < 2; ++step) {
     optimizer.zero_grad();
@@ -158,7 +160,7 @@ TEST(ShardedStages, ComputeInAnotherTypeThanThatOfTheOptimizer) {
       copies[i].mutable_grad().reset();
     }
     const Values outputs = computing[0].forward({(numbers({12, 6}, 3) + step).to(at::kFloat)});
-    squares(outputs, {numbers({12, 6}, 4).to(at::kFloat)}).backward();
+    squares(outputs, {numbers({12, 6}, 4).to(second)}).backward();
     for (std::size_t i = 0; i < copies.size(); ++i)
       parameters[i].mutable_grad() = copies[i].grad().to(at::kDouble);
     optimizer.step();
@@ -167,21 +169,25 @@ TEST(ShardedStages, ComputeInAnotherTypeThanThatOfTheOptimizer) {
   on_ranks(4, [&](const Group& world) {
     const Mesh mesh(world, 2);
     const StageGraph graph = graph_of(model, schedule, mesh.pipeline.rank());
+    sharded::ShardOptions types{.compute = at::kFloat};
+    if (second != at::kFloat) types.precision_of = {{"linear2", {.parameters = second}}};
     GroupPipeline pipeline(mesh.pipeline, graph, schedule,
-                           {.loss = squares,
-                            .data_parallel = mesh.data,
-                            .sharded = sharded::ShardOptions{.compute = at::kFloat}});
+                           {.loss = squares, .data_parallel = mesh.data, .sharded = types});
     FullyShardedOptimizer own(pipeline.sharded(), momentum);
     for (int step = 0; step < 2; ++step) {
       own.zero_grad();
-      const at::Tensor targets = rows_of(numbers({12, 6}, 4), mesh).to(at::kFloat);
+      const at::Tensor targets = rows_of(numbers({12, 6}, 4), mesh).to(second);
       const GroupStep result = pipeline.step({rows_of(numbers({12, 6}, 3) + step, mesh)}, {targets});
-      EXPECT_EQ(result.loss.scalar_type(), at::kFloat);
+      EXPECT_EQ(result.loss.scalar_type(), second);
       own.step();
     }
     expect_slices_of(expected, pipeline.sharded().slices(), 1e-6);
     EXPECT_EQ(pipeline.sharded().slices().front().leaf.tensor.scalar_type(), at::kDouble);
   });
+}
+
+TEST(ShardedStages, ComputeInAnotherTypeThanThatOfTheOptimizer) {
+  for (const at::ScalarType second : {at::kFloat, at::kDouble}) expect_types_of_stages(second);
 }
 
 // If there are fewer rows than micro-batches, a pipeline computes fewer micro-batches.
