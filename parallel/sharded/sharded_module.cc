@@ -183,8 +183,7 @@ ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<to
   std::vector<FoundBlock> blocks;
   auto found = rpc::capture([&] {
     blocks = find_blocks(module_, options_);
-    std::vector<std::string> names;
-    for (const FoundBlock& block : blocks) names.push_back(block.name);
+    for (const FoundBlock& block : blocks) blocks_.push_back(block.name);
     ignored_ = select(module_->named_parameters(), true, options_.ignored, blocks);
     for (const std::string& pattern : options_.ignored)
       if (select(module_->named_parameters(), true, {pattern}, blocks).is_empty() &&
@@ -197,7 +196,7 @@ ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<to
           std::ranges::none_of(module_->named_buffers(), is_of))
         refuse_module("no parameter or buffer matches \"" + entry.pattern +
                       "\" of precision_of, expected a pattern of their names or of their modules'");
-    return units_of(module_owner, *module_, names, ignored_, options_.values.get());
+    return units_of(module_owner, *module_, blocks_, ignored_, options_.values.get());
   });
   ShardSetup setup{.owner = module_owner,
                    .groups = own_groups(group),
@@ -304,9 +303,38 @@ ShardedModule::ForwardScope::~ForwardScope() { module_.runner_->leave_forward();
 void ShardedModule::watch(const at::Tensor& output) { runner_->watch(0, output); }
 void ShardedModule::end_forward() { runner_->end_forward(); }
 
-ShardedModule::Gathered::Gathered(std::shared_ptr<UnitRunner> runner, Changes changes)
-    : runner_(std::move(runner)), before_(runner_->keep_whole(changes == Changes::kept)) {}
-ShardedModule::Gathered::~Gathered() { runner_->release_whole(before_); }
+std::vector<std::size_t> ShardedModule::units_in(const GatherOptions& options) const {
+  if (options.rank && (*options.rank < 0 || *options.rank >= group().size()))
+    refuse_module("gather(): there is no rank " + std::to_string(*options.rank) + ", expected 0 to " +
+                  std::to_string(group().size() - 1));
+  if (options.rank && options.changes == Changes::kept)
+    refuse_module("gather(): changes on one rank cannot be kept, expected Changes::lost, or all ranks");
+  std::vector<bool> is_wanted(blocks_.size() + 1, options.blocks.empty());
+  for (const std::string& pattern : options.blocks) {
+    bool is_used = pattern.empty();
+    if (is_used) is_wanted[0] = true;
+    for (std::size_t i = 0; i < blocks_.size(); ++i)
+      if (matches(pattern, blocks_[i])) is_used = is_wanted[i + 1] = true;
+    if (!is_used)
+      refuse_module("gather(): no block matches \"" + pattern +
+                    "\", expected a pattern of the names in blocks()");
+  }
+  std::vector<std::size_t> units;
+  for (std::size_t unit = 0; unit < is_wanted.size(); ++unit)
+    if (is_wanted[unit]) units.push_back(unit);
+  return units;
+}
+
+struct ShardedModule::Gathered::Kept {
+  std::shared_ptr<UnitRunner> runner;
+  UnitRunner::KeptWhole units;
+};
+
+ShardedModule::Gathered::Gathered(const ShardedModule& module, const GatherOptions& options)
+    : kept_(std::make_unique<const Kept>(
+          module.runner_, module.runner_->keep_whole(rpc::capture([&] { return module.units_in(options); }),
+                                                     options.rank, options.changes == Changes::kept))) {}
+ShardedModule::Gathered::~Gathered() { kept_->runner->release_whole(kept_->units); }
 
 ShardedModule::NoSync::NoSync(std::shared_ptr<UnitRunner> runner)
     : runner_(std::move(runner)), before_(runner_->set_reduces(false)) {}

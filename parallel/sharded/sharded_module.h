@@ -21,6 +21,17 @@ class UnitRunner;
 
 enum class Changes : std::uint8_t { lost, kept };  // the changes made while a Gathered exists
 
+// What ShardedModule::gather() makes whole.
+struct GatherOptions {
+  Changes changes = Changes::lost;
+  // Patterns for the names of blocks, as Options::block. An empty pattern is for the parameters outside of
+  // all blocks. No patterns: all parameters.
+  std::vector<std::string> blocks = {};
+  // The only rank of the group that gets the parameters; on the others they remain without elements. nullopt:
+  // all ranks.
+  std::optional<int> rank = {};
+};
+
 class WEFT_EXPORT ShardedModule {
  public:
   // All ranks of the group and of Options::replicas call the constructor, which blocks. The parameters and
@@ -62,28 +73,34 @@ class WEFT_EXPORT ShardedModule {
   // scales the gradients.
   double clip_grad_norm(double max_norm, double norm_type = 2);
 
-  // While the guard exists, all parameters are whole on every rank, so that the program can read them,
-  // evaluate, or change them. All ranks create and destroy it, between iterations (failed_precondition). With
-  // mixed precision the values are rounded; add_to() has the exact values. With Changes::kept, elements that
-  // this rank has changed are copied into its part when the guard is destroyed: make the same changes on all
-  // ranks. Elements that have not changed keep their bits, also with mixed precision: a value that is written
-  // and equals the rounded one is no change. A step of an optimizer changes the other elements.
-  // After torch::load() into the module, all elements are the loaded ones, unrounded; with mixed precision
-  // they are valid when the guard has been destroyed. Without a guard, torch::load() throws. If the program
-  // has given a parameter memory of another type or of other sizes, the next forward or gather() fails on all
-  // ranks.
+  // While the guard exists, the parameters that GatherOptions names are whole, so that the program can read
+  // them, evaluate, or change them. All ranks create and destroy it with equal options, between iterations
+  // (failed_precondition on all ranks). invalid_argument: a pattern matches no block, there is no such rank,
+  // or changes on one rank are to be kept. A rank needs memory for what it gathers, and with Changes::kept
+  // for a copy of its part. While one rank has gathered parameters, there are no forwards and no other
+  // gathers. With mixed precision the values are rounded; add_to() has the exact values. With Changes::kept,
+  // elements that this rank has changed are copied into its part when the guard is destroyed: make the same
+  // changes on all ranks. Elements that have not changed keep their bits, also with mixed precision: a value
+  // that is written and equals the rounded one is no change. A step of an optimizer changes the other
+  // elements. After torch::load() into the module, all elements are the loaded ones, unrounded; with mixed
+  // precision they are valid when the guard has been destroyed. Without a guard, torch::load() throws. If the
+  // program has given a parameter memory of another type or of other sizes, the next forward or gather()
+  // fails on all ranks.
   class WEFT_EXPORT Gathered {
    public:
-    Gathered(std::shared_ptr<UnitRunner> runner, Changes changes);
+    Gathered(const ShardedModule& module, const GatherOptions& options);
     ~Gathered();
     Gathered(const Gathered&) = delete;
     Gathered& operator=(const Gathered&) = delete;
 
    private:
-    const std::shared_ptr<UnitRunner> runner_;
-    const std::vector<std::vector<at::Tensor>> before_;  // this rank's elements, by unit; Changes::lost: none
+    struct Kept;
+    const std::unique_ptr<const Kept> kept_;
   };
-  [[nodiscard]] Gathered gather(Changes changes = Changes::lost) const { return {runner_, changes}; }
+  [[nodiscard]] Gathered gather(Changes changes = Changes::lost) const {
+    return {*this, GatherOptions{.changes = changes}};
+  }
+  [[nodiscard]] Gathered gather(const GatherOptions& options) const { return {*this, options}; }
 
   // If a forward runs while the guard exists, its backward reduces no gradients: this rank keeps the whole
   // gradients of all units, also after zero_grad(). The next backward of a forward without the guard adds its
@@ -102,8 +119,9 @@ class WEFT_EXPORT ShardedModule {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(runner_); }
 
-  const collectives::Group& group() const;  // used only by this object
-  std::size_t bytes() const;                // of parts, their gradients, and buffers, on this rank
+  const std::vector<std::string>& blocks() const { return blocks_; }  // their names, in the module's order
+  const collectives::Group& group() const;                            // used only by this object
+  std::size_t bytes() const;  // of parts, their gradients, and buffers, on this rank
 
  protected:
   // A forward of the module. If the scope is destroyed before end_forward(), an exception has ended the
@@ -125,9 +143,12 @@ class WEFT_EXPORT ShardedModule {
  private:
   class Entries;
 
+  std::vector<std::size_t> units_in(const GatherOptions& options) const;
+
   const Options options_;
   const std::shared_ptr<torch::nn::Module> module_;
   torch::OrderedDict<std::string, at::Tensor> ignored_;  // parameters, by all their names
+  std::vector<std::string> blocks_;
   const int exceptions_ = std::uncaught_exceptions();
   std::shared_ptr<UnitRunner> runner_;
   std::unique_ptr<Entries> entries_;

@@ -346,16 +346,18 @@ void ShardedUnits::drop() {
 
 // --- Parameters ---
 
-void ShardedUnits::start_gather(std::size_t index) {
+void ShardedUnits::start_gather(std::size_t index, std::optional<int> root) {
   Unit& unit = *units_[index];
   if (unit.state != Unit::State::split) return;
   const at::NoGradGuard no_grad;
   for (FlatShard& shard : unit.shards) shard.take_replaced();
+  const collectives::Group& group = setup_.groups.gathers;
+  const bool is_wanted = !root || group.rank() == *root;
   std::vector<at::Tensor> whole, sent;
   std::vector<InFlight> gathers;
   for (std::size_t i = 0; i < unit.shards.size(); ++i) {
     const FlatShard& shard = unit.shards[i];
-    whole.push_back(unit.buffers[i]->whole.take(shard.gathered(), shard.layout().elements()));
+    if (is_wanted) whole.push_back(unit.buffers[i]->whole.take(shard.gathered(), shard.layout().elements()));
     sent.push_back(shard.part());
     if (!shard.is_sent_as_is()) {
       sent.back() = unit.buffers[i]->sent.take(shard.gathered(), shard.layout().part);
@@ -363,8 +365,11 @@ void ShardedUnits::start_gather(std::size_t index) {
     }
     streams_->gathers.note_writer();
     streams_->gathers.follow_writers();
-    gathers.push_back(in_flight(streams_->gathers,
-                                [&] { return setup_.groups.gathers.all_gather(whole.back(), sent.back()); }));
+    gathers.push_back(in_flight(streams_->gathers, [&] {
+      if (!root) return group.all_gather(whole.back(), sent.back());
+      return group.gather(is_wanted ? whole.back().chunk(group.size()) : std::vector<at::Tensor>(),
+                          sent.back(), *root);
+    }));
   }
   unit.whole = std::move(whole);
   unit.sent = std::move(sent);
@@ -372,8 +377,8 @@ void ShardedUnits::start_gather(std::size_t index) {
   unit.state = Unit::State::gathering;
 }
 
-void ShardedUnits::finish_gather(std::size_t index) {
-  start_gather(index);
+void ShardedUnits::finish_gather(std::size_t index, std::optional<int> root) {
+  start_gather(index, root);
   Unit& unit = *units_[index];
   if (unit.state == Unit::State::whole) return;
   try {
@@ -386,10 +391,10 @@ void ShardedUnits::finish_gather(std::size_t index) {
   }
   for (std::size_t i = 0; i < unit.shards.size(); ++i) {
     if (!unit.shards[i].is_sent_as_is()) unit.buffers[i]->sent.give_back(unit.sent[i]);
-    unit.shards[i].place(unit.whole[i]);
+    if (!unit.whole.empty()) unit.shards[i].place(unit.whole[i]);
   }
   unit.sent.clear();
-  unit.state = Unit::State::whole;
+  unit.state = unit.whole.size() < unit.shards.size() ? Unit::State::split : Unit::State::whole;
 }
 
 void ShardedUnits::take_replaced() {
@@ -401,9 +406,8 @@ void ShardedUnits::take_replaced() {
   }
 }
 
-void ShardedUnits::drop_replaced() {
-  for (const auto& unit : units_)
-    for (FlatShard& shard : unit->shards) shard.drop_replaced();
+void ShardedUnits::drop_replaced(std::size_t unit) {
+  for (FlatShard& shard : units_[unit]->shards) shard.drop_replaced();
 }
 
 std::vector<at::Tensor> ShardedUnits::own_elements(std::size_t index) const {

@@ -85,17 +85,19 @@ class WEFT_EXPORT ShardedUnits {
 
   // --- Parameters ---
   // No effect unless the unit is split. If the program has given a parameter other memory (torch::load does),
-  // the part first gets its values. failed_precondition: the memory is of another type, device or size.
-  void start_gather(std::size_t unit);
-  void finish_gather(std::size_t unit);  // starts the gather if it has not started
-  void take_replaced();                  // the values of such memory in all units
+  // the part first gets its values. failed_precondition: the memory is of another type, device or size. root:
+  // the only rank that gets the unit, which remains split on the others; nullopt: all ranks.
+  void start_gather(std::size_t unit, std::optional<int> root = {});
+  // Starts the gather if it has not started. root: that of start_gather().
+  void finish_gather(std::size_t unit, std::optional<int> root = {});
+  void take_replaced();  // the values of such memory in all units
   // Copies of this rank's elements of a whole unit, by type, for keep_changes().
   std::vector<at::Tensor> own_elements(std::size_t unit) const;
   // Copies into this rank's part the elements of a whole unit that the program has changed.
   // failed_precondition: as start_gather().
   void keep_changes(std::size_t unit, const std::vector<at::Tensor>& before);
   void split(std::size_t unit);
-  void drop_replaced();  // the memory that the program has given to parameters
+  void drop_replaced(std::size_t unit);  // the memory that the program has given to parameters
   bool is_gathering(std::size_t unit) const;
 
   // --- Gradients ---

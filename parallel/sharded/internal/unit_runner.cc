@@ -17,6 +17,16 @@ namespace weft::sharded {
 using rpc::Error;
 using rpc::ErrorKind;
 
+namespace {
+
+std::uint64_t hash_of(const std::vector<std::size_t>& units) {
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, by word
+  for (const std::size_t unit : units) hash = (hash ^ unit) * 0x100000001b3;
+  return hash;
+}
+
+}  // namespace
+
 // One forward of the module; lives as long as its graph. The ranks compare the orders of its blocks.
 struct UnitRunner::Iteration {
   std::vector<std::size_t> order;  // units, without unit 0
@@ -33,10 +43,9 @@ struct UnitRunner::Iteration {
 };
 
 void UnitRunner::Iteration::compare(const collectives::Group& group) {
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, by word
-  for (const std::size_t unit : order) hash = (hash ^ unit) * 0x100000001b3;
-  Comparison comparison{
-      at::full({2}, static_cast<std::int64_t>(hash), at::kLong), at::empty({group.size(), 2}, at::kLong), {}};
+  Comparison comparison{at::full({2}, static_cast<std::int64_t>(hash_of(order)), at::kLong),
+                        at::empty({group.size(), 2}, at::kLong),
+                        {}};
   comparison.own[1] = reduces ? 1 : 0;
   comparison.done = group.all_gather(comparison.all, comparison.own);
   comparisons.push_back(std::move(comparison));
@@ -106,6 +115,7 @@ UnitRunner::UnitRunner(ShardSetup setup, std::vector<UnitParameters> units, bool
     : names_(names_of(units)),
       splits_after_forward_(splits_after_forward),
       units_(std::move(setup), with_buffers(std::move(units))),
+      kept_(units_.size()),
       in_backward_(units_.size()) {
   predict_order();
 }
@@ -118,7 +128,7 @@ void UnitRunner::predict_order() {
 
 void UnitRunner::set_groups(ShardGroups groups) {
   std::lock_guard lock(mutex_);
-  if (in_forward_ || running_ || kept_whole_ > 0)
+  if (in_forward_ || running_ || gathered_ > 0)
     throw Error(ErrorKind::failed_precondition,
                 "FullyShardedDataParallel: set_group() within gather(), forward or backward, expected it "
                 "between iterations");
@@ -136,38 +146,68 @@ std::size_t UnitRunner::bytes() const {
 // --- Whole parameters ---
 
 void UnitRunner::split(std::size_t unit) {
-  if (kept_whole_ == 0) units_.split(unit);
+  if (kept_[unit] == 0) units_.split(unit);
 }
 
 void UnitRunner::split_all() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) split(unit);
 }
 
-UnitRunner::Elements UnitRunner::keep_whole(bool keeps_changes) {
+// Ranks that gathered other units than each other would mix their elements.
+void UnitRunner::expect_equal_gathers(rpc::Result<std::vector<std::size_t>>& units, std::optional<int> root) {
+  const collectives::Group& group = units_.setup().groups.gathers;
+  std::uint64_t hash = 0;
+  if (units.ok()) {
+    hash = hash_of(units.value());
+    hash = (hash ^ static_cast<std::uint64_t>(root ? *root + 1 : 0)) * 0x100000001b3 | 1;
+  }
+  const at::Tensor all = at::empty({group.size()}, at::kLong);
+  group.all_gather(all, at::full({1}, static_cast<std::int64_t>(hash), at::kLong)).get();
+  if (!units.ok()) std::rethrow_exception(units.error());
+  for (std::int64_t rank = 0; rank < group.size(); ++rank)
+    if (all[rank].item<std::int64_t>() != all[group.rank()].item<std::int64_t>())
+      throw Error(ErrorKind::failed_precondition,
+                  "FullyShardedDataParallel: gather(): rank " + std::to_string(rank) +
+                      " has other blocks or another root than rank " + std::to_string(group.rank()) +
+                      ", or an error; expected the same arguments on all ranks");
+}
+
+UnitRunner::KeptWhole UnitRunner::keep_whole(rpc::Result<std::vector<std::size_t>> units,
+                                             std::optional<int> root, bool keeps_changes) {
   std::lock_guard lock(mutex_);
   if (in_forward_ || running_)
     throw Error(
         ErrorKind::failed_precondition,
         "FullyShardedDataParallel: gather() within forward or backward, expected it between iterations");
-  split_all();  // parameters may have changed
+  if (on_one_rank_ || (root && gathered_ > 0))
+    throw Error(ErrorKind::failed_precondition,
+                "FullyShardedDataParallel: a gather() on one rank together with another gather(), expected "
+                "the guard of the first one to end before");
+  KeptWhole kept{.units = {}, .on_one_rank = root.has_value()};
+  expect_equal_gathers(units, root);
   try {
-    for (std::size_t unit = 0; unit < units_.size(); ++unit) units_.start_gather(unit);
-    for (std::size_t unit = 0; unit < units_.size(); ++unit) units_.finish_gather(unit);
+    split_all();  // parameters may have changed
+    units_.take_replaced();
+    for (const std::size_t unit : units.value()) units_.start_gather(unit, root);
+    for (const std::size_t unit : units.value()) units_.finish_gather(unit, root);
     units_.wait_for_all();
   } catch (const std::exception& error) {
     abort(std::string("gather() failed: ") + error.what());
     throw;
   }
-  ++kept_whole_;
-  Elements elements;
-  for (std::size_t unit = 0; keeps_changes && unit < units_.size(); ++unit)
-    elements.push_back(units_.own_elements(unit));
-  return elements;
+  ++gathered_;
+  on_one_rank_ = kept.on_one_rank;
+  if (!root || *root == units_.setup().groups.gathers.rank()) kept.units = std::move(units).get();
+  for (const std::size_t unit : kept.units) {
+    ++kept_[unit];
+    if (keeps_changes) kept.before.push_back(units_.own_elements(unit));
+  }
+  return kept;
 }
 
 void UnitRunner::take_replaced() {
   std::lock_guard lock(mutex_);
-  if (kept_whole_ == 0) units_.take_replaced();
+  if (gathered_ == 0) units_.take_replaced();
 }
 
 bool UnitRunner::set_reduces(bool on) {
@@ -177,13 +217,16 @@ bool UnitRunner::set_reduces(bool on) {
 
 // Called by a destructor: if the program has given a parameter memory that cannot be its, the next forward or
 // gather() reports it.
-void UnitRunner::release_whole(const Elements& before) {
+void UnitRunner::release_whole(const KeptWhole& kept) {
   std::lock_guard lock(mutex_);
-  for (std::size_t unit = 0; unit < before.size(); ++unit)
-    (void)rpc::capture([&] { units_.keep_changes(unit, before[unit]); });
-  --kept_whole_;
+  for (std::size_t i = 0; i < kept.before.size(); ++i)
+    (void)rpc::capture([&] { units_.keep_changes(kept.units[i], kept.before[i]); });
+  --gathered_;
+  if (kept.on_one_rank) on_one_rank_ = false;
+  for (const std::size_t unit : kept.units) --kept_[unit];
   split_all();
-  if (before.empty() && kept_whole_ == 0) units_.drop_replaced();
+  for (const std::size_t unit : kept.units)
+    if (kept.before.empty() && kept_[unit] == 0) units_.drop_replaced(unit);
 }
 
 // If this rank fails where the others run collectives, they fail too, and do not wait for their timeout.
@@ -195,6 +238,11 @@ void UnitRunner::abort(const std::string& what) const {
 
 void UnitRunner::begin_forward() {
   std::lock_guard lock(mutex_);
+  if (on_one_rank_)
+    throw Error(
+        ErrorKind::failed_precondition,
+        "FullyShardedDataParallel: a forward within a gather() on one rank, expected its guard to end "
+        "before");
   in_forward_ = true;
   units_.check_ended();  // of forwards without a backward
   split_all();           // parameters may have changed
@@ -211,7 +259,7 @@ void UnitRunner::begin_forward() {
 void UnitRunner::before_forward(std::size_t unit) {
   std::lock_guard lock(mutex_);
   const bool is_recomputation = data_parallel::in_backward();
-  if (!in_forward_ && !is_recomputation && kept_whole_ == 0)
+  if (!in_forward_ && !is_recomputation && kept_[unit] == 0)
     throw Error(ErrorKind::failed_precondition,
                 "FullyShardedDataParallel: the " + names_[unit] +
                     " runs outside of the module's forward, expected fsdp.forward(), or gather() before it");
@@ -308,7 +356,7 @@ void UnitRunner::start_in_engine(const std::shared_ptr<Backward>& backward,
   writes_gradients_ =
       !data_parallel::is_partial_backward() ||
       std::any_of(expected.begin(), expected.end(), [](std::size_t count) { return count > 0; });
-  if (writes_gradients_ && kept_whole_ > 0)
+  if (writes_gradients_ && gathered_ > 0)
     throw Error(ErrorKind::failed_precondition,
                 "FullyShardedDataParallel: backward within gather(), expected its guard to end before");
   if (iteration != nullptr) expect_equal(*iteration);

@@ -39,12 +39,19 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   void after_forward(std::size_t unit) override;
   void watch(std::size_t unit, const at::Tensor& output) override;
 
-  // Between these calls all units are whole. All ranks call them, between iterations. keep_whole() returns
-  // copies of this rank's elements, by unit. release_whole() keeps changes with respect to `before`; if it is
-  // empty, none.
-  using Elements = std::vector<std::vector<at::Tensor>>;
-  Elements keep_whole(bool keeps_changes);
-  void release_whole(const Elements& before);
+  // Units that are whole between keep_whole() and release_whole(). All ranks call these functions, between
+  // iterations.
+  struct KeptWhole {
+    std::vector<std::size_t> units;  // on this rank
+    bool on_one_rank = false;        // only one rank has them
+    // Copies of this rank's elements of the units, to find changes; empty: changes are lost.
+    std::vector<std::vector<at::Tensor>> before = {};
+  };
+  // units: or the error for which this rank has none, which is thrown. root: the only rank that gets them;
+  // nullopt: all ranks. failed_precondition: the ranks have other arguments.
+  KeptWhole keep_whole(rpc::Result<std::vector<std::size_t>> units, std::optional<int> root,
+                       bool keeps_changes);
+  void release_whole(const KeptWhole& kept);
 
   // failed_precondition: within gather(), forward or backward.
   void set_groups(ShardGroups groups);
@@ -81,6 +88,7 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
                        const std::shared_ptr<Iteration>& iteration);
   void add_to_sequence(const std::shared_ptr<Iteration>& iteration);
   void expect_equal(Iteration& iteration) const;
+  void expect_equal_gathers(rpc::Result<std::vector<std::size_t>>& units, std::optional<int> root);
   void start_gathers(std::size_t end);  // of the units in sequence_ before `end`
   void accumulated(std::size_t parameter, bool defined);
   void launch_ready();
@@ -99,7 +107,9 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   // Of the parameters that required grad at the last forward.
   std::vector<ParameterIndex> parameter_indices_;
   std::optional<data_parallel::GradientHooks> hooks_;
-  int kept_whole_ = 0;
+  int gathered_ = 0;          // KeptWhole objects
+  bool on_one_rank_ = false;  // one of them is KeptWhole::on_one_rank
+  std::vector<int> kept_;     // by unit: those of them that keep it whole
   bool in_forward_ = false;
   bool next_reduces_ = true;              // for the next forward
   std::shared_ptr<Iteration> iteration_;  // of the forward that runs, or of the latest one
