@@ -1,6 +1,7 @@
 // load_weights() and save_weights(): names, errors on all ranks, and which rank reads and writes what.
 // split_modules_test.cc has the meshes.
 #include <weft/parallel/sharded/checkpoint/weights.h>
+#include <weft/parallel/sharded/sharded_optimizer.h>
 
 #include <atomic>
 
@@ -251,6 +252,97 @@ TEST_F(WeightsOfRanks, ATiedParameterHasAllItsNames) {
     write(file, {{"first.weight", weight}, {"second.weight", weight + 1}, {"first.bias", bias}});
     expect_failure(2, "tied in the module, with other values in the file",
                    [&](const Group& group) { load_and_save(group, sharded); });
+  }
+}
+
+// --- States of optimizers ---
+
+// A training run with AdamW, whose module or optimizer is split. The head's second layer is trained in odd
+// steps only, so that its state has another count.
+template <class Wrapped, class Optimizer>
+struct Training {
+  explicit Training(const Group& group)
+      : module(group, std::make_shared<Model>()),
+        optimizer(
+            module,
+            dist_optim::OptimizerSpec(torch::optim::AdamWOptions(0.02)).with_group("head", {{"lr", 0.01}})) {}
+  double step(int number) {
+    const Group& group = module.group();
+    const Batch part = Batch::of_step(number, 1, 12).part(group.rank(), group.size());
+    optimizer.zero_grad();
+    const at::Tensor loss = loss_of(module.forward(part.data, number % 2 == 1), part.target);
+    loss.backward();
+    optimizer.step();
+    optimizer.set_learning_rate(0.9 * optimizer.learning_rate("head"), "head");
+    const at::Tensor mean = loss.detach().clone();
+    group.all_reduce(mean, collectives::ReduceOp::avg).get();
+    return mean.item<double>();
+  }
+  void add_module_to(SlicedState& state) const {
+    if constexpr (std::is_base_of_v<ShardedModule, Wrapped>)
+      module.add_to(state);
+    else
+      add_module(state, module.module());
+  }
+  void save(const std::filesystem::path& to) const {
+    SlicedState state;
+    add_module_to(state);
+    optimizer.add_to(state);
+    save_weights(module.group(), state, to);
+  }
+  void load(const std::filesystem::path& from) {
+    const auto source = weights::open_source(from);
+    std::vector<std::string> names;
+    for (const auto& [name, form] : source->tensors()) names.push_back(name);
+    SlicedState state;
+    add_module_to(state);
+    optimizer.add_wanted_to(state, names);
+    load_weights(module.group(), state, *source);
+    state.notes = source->notes();
+    optimizer.take_from(state);
+  }
+  Wrapped module;
+  Optimizer optimizer;
+};
+
+template <class Run>
+class SavedOptimizers : public ::testing::Test {};
+using Runs = ::testing::Types<Training<FullyShardedDataParallel<Model>, FullyShardedOptimizer>,
+                              Training<data_parallel::DistributedDataParallel<Model>, ShardedOptimizer>>;
+TYPED_TEST_SUITE(SavedOptimizers, Runs);
+
+// Two ranks save one file. Other numbers of ranks load it, write the same file, and continue.
+TYPED_TEST(SavedOptimizers, ContinueFromOneFileOnAnyNumberOfRanks) {
+  constexpr int saved = 3, steps = 6;
+  const Folder folder;
+  const auto file = folder.path / "run.safetensors";
+  std::vector<double> losses;
+  on_ranks(2, [&](const Group& group) {
+    TypeParam run(group);
+    for (int number = 0; number < steps; ++number) {
+      if (number == saved) run.save(file);
+      const double loss = run.step(number);
+      if (group.rank() == 0) losses.push_back(loss);
+    }
+  });
+  const auto expected = weights::open_source(file);
+  EXPECT_TRUE(expected->tensors().contains("optimizer/layers.1.linear.weight/exp_avg_sq"));
+  for (const int ranks : {1, 2, 4}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks");
+    const auto again = folder.path / "again.safetensors";
+    on_ranks(ranks, [&, ranks = ranks](const Group& group) {
+      TypeParam run(group);
+      run.load(file);
+      run.save(again);
+      for (int number = saved; number < steps; ++number)
+        EXPECT_NEAR(run.step(number), losses[static_cast<std::size_t>(number)], ranks == 2 ? 0 : 1e-10)
+            << "step " << number;
+    });
+    const auto actual = weights::open_source(again);
+    EXPECT_EQ(actual->notes(), expected->notes());
+    ASSERT_EQ(actual->tensors().size(), expected->tensors().size());
+    for (const auto& [name, form] : expected->tensors())
+      expect_same(actual->view(name), expected->view(name), name);
   }
 }
 
