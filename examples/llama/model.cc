@@ -25,10 +25,12 @@ at::Tensor frequencies_of(const Config& config) {
   return (1 - kept) * all / config.rotary_factor + kept * all;
 }
 
-// Rotates the features i and i + head width / 2 of each position. x: [rows, heads, length, head width].
+// Rotates the features i and i + head width / 2 of each position. x: [rows, heads, length, head width]. The
+// angles are computed in float32, their sines and cosines are rounded to the type of x.
 at::Tensor rotate(const at::Tensor& x, std::int64_t first_position, const at::Tensor& frequencies) {
   const at::Tensor positions = at::arange(first_position, first_position + x.size(2), at::kFloat);
-  const at::Tensor angles = at::outer(positions, frequencies), cos = angles.cos(), sin = angles.sin();
+  const at::Tensor angles = at::outer(positions, frequencies);
+  const at::Tensor cos = angles.cos().to(x.scalar_type()), sin = angles.sin().to(x.scalar_type());
   const auto halves = x.chunk(2, -1);
   return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
 }
@@ -118,7 +120,10 @@ struct RmsNorm : torch::nn::Module {
   explicit RmsNorm(const Config& config) : epsilon(config.epsilon) {
     weight = register_parameter("weight", at::ones({config.width}));
   }
-  at::Tensor forward(const at::Tensor& x) { return at::rms_norm(x, weight.sizes(), weight, epsilon); }
+  // Normalizes in float32, and multiplies by the weight in the type of x, as transformers does.
+  at::Tensor forward(const at::Tensor& x) {
+    return weight * at::rms_norm(x.to(at::kFloat), weight.sizes(), {}, epsilon).to(x.scalar_type());
+  }
   const double epsilon;
   at::Tensor weight;
 };

@@ -50,5 +50,5 @@ std::string name_in_file(const std::string& parameter);
 // The tensors of a file that the model has. Some files also have those that are computed from others.
 weft::weights::NameMap names_in_model(const Config& config);
 
-// The mean cross entropy of the logits and the tokens that follow.
+// The mean cross entropy of the logits and the tokens that follow, computed in float32.
 weft::pipeline::Loss llama_loss(const weft::collectives::Group& tensor, const Config& config);

@@ -75,6 +75,8 @@ Settings parse_settings(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   count(train, "--clip", settings.clip, "Largest norm of the gradients");
+  train.add_flag("--bf16", settings.bfloat16,
+                 "Compute in bfloat16; parameters, reductions, optimizer and loss stay in float32");
 
   CLI::App& tokens = *command("tokens", "Prints the tokens of a text");
   tokens.add_option("TEXT", settings.text, "File")->required()->check(CLI::ExistingFile);

@@ -28,6 +28,7 @@ struct Settings {
   int microbatches = 0;                                   // 0: as many as pipeline ranks
   double learning_rate = 1e-5, weight_decay = 0.01, clip = 1;
   std::string schedule = "1f1b";
+  bool bfloat16 = false;  // forward and backward compute in bfloat16
 
   int processes() const { return (data == 0 ? 1 : data) * pipeline * tensor; }
 };

@@ -43,9 +43,9 @@ class WholeModel final : public Model {
   WholeModel(const collectives::DeviceMesh& mesh, const Config& config, const Settings& settings)
       : microbatches_(settings.microbatches),
         loss_(llama_loss(mesh.group("tensor"), config)),
-        llama_(split(
-            mesh, weights::deferred([&] { return std::make_shared<Llama>(mesh.group("tensor"), config); }))) {
-  }
+        llama_(split(mesh,
+                     weights::deferred([&] { return std::make_shared<Llama>(mesh.group("tensor"), config); }),
+                     settings)) {}
 
   at::Tensor compute(const at::Tensor& tokens, const at::Tensor& following) override {
     at::Tensor sum = at::zeros({});
@@ -62,8 +62,10 @@ class WholeModel final : public Model {
  private:
   template <class Deferred>
   static sharded::FullyShardedDataParallel<Llama> split(const collectives::DeviceMesh& mesh,
-                                                        const Deferred& deferred) {
-    return {mesh.group("data"), deferred.first, {.values = deferred.second, .initialize = false}};
+                                                        const Deferred& deferred, const Settings& settings) {
+    sharded::Options options{.values = deferred.second, .initialize = false};
+    if (settings.bfloat16) options.mixed_precision = {.parameters = at::kBFloat16, .reduction = at::kFloat};
+    return {mesh.group("data"), deferred.first, options};
   }
 
   const int microbatches_;
@@ -78,7 +80,7 @@ class Stages final : public Model {
         pipeline_(mesh.group("pipeline"), deferred_.first, schedule_of(settings),
                   {.loss = llama_loss(mesh.group("tensor"), config),
                    .data_parallel = mesh.group("data"),
-                   .sharded = sharded::ShardOptions{.values = deferred_.second, .initialize = false}}) {}
+                   .sharded = options_of(deferred_.second, settings)}) {}
 
   at::Tensor compute(const at::Tensor& tokens, const at::Tensor& following) override {
     return pipeline_.step({tokens}, {following}).loss;
@@ -87,6 +89,15 @@ class Stages final : public Model {
   std::string name_of(const std::string& parameter) const override { return name_in_file(parameter); }
 
  private:
+  static sharded::ShardOptions options_of(std::shared_ptr<weights::InitialValues> values,
+                                          const Settings& settings) {
+    sharded::ShardOptions options{.values = std::move(values), .initialize = false};
+    if (settings.bfloat16) {
+      options.compute = at::kBFloat16;
+      options.reduction = at::kFloat;
+    }
+    return options;
+  }
   static schedule::Schedule schedule_of(const Settings& settings) {
     return schedule::generate(settings.schedule,
                               {.ranks = settings.pipeline, .microbatches = settings.microbatches});

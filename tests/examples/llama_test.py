@@ -19,6 +19,10 @@ ROOT = pathlib.Path(__file__).parents[2]
 HERE = pathlib.Path(__file__).parent / "llama"
 TINY = HERE / "tiny"
 TEXT = ROOT / "LICENSE"
+# A value in bfloat16 has 8 significant bits: one rounding changes it by at most 2**-8 of it. The loss of a token is a difference of logits and
+# about as large as the largest logit, so an error of one rounding in each logit changes it by this factor. Each logit has errors of several
+# roundings, but these are independent of each other, and a loss is a mean over 128 tokens.
+BFLOAT16_TOLERANCE = 2**-8
 MESHES = [(1, 1, 1), (4, 1, 1), (1, 1, 2), (2, 1, 2), (1, 1, 4)]  # data, pipeline, tensor
 PIPELINES = [(1, 2, 1), (2, 2, 1), (1, 2, 2)]
 
@@ -85,6 +89,15 @@ class Llama(FolderTest):
         self.expect_close([float(row["loss"]) for row in loss_table(out)], expected["losses"], 1e-4, mesh)
         return out
 
+    def expect_bfloat16(self, model, expected, mesh):
+        """Trains with --bf16, and expects the losses of transformers in bfloat16. They are not those in float32."""
+        out = self.folder / f"bf16-{model.name}-{'x'.join(map(str, mesh))}"
+        succeed(PROGRAM, "train", model, TEXT, "--out", out, *sizes(*mesh), *expected["training"], "--bf16")
+        losses = [float(row["loss"]) for row in loss_table(out)]
+        self.expect_close(losses, expected["bfloat16_losses"], BFLOAT16_TOLERANCE, mesh)
+        self.assertGreater(max(abs(one - other) for one, other in zip(losses, expected["losses"])), 1e-3, mesh)
+        read_safetensors(out / "model.safetensors")  # which are float32
+
     def recorded(self):
         return json.loads((HERE / "expected.json").read_text())
 
@@ -104,8 +117,20 @@ class Llama(FolderTest):
                              sorted([*(file.name for file in TINY.iterdir()), "loss.csv", "loss.svg"]))
         self.train(TINY, expected, (2, 1, 1), "--microbatches", 2)
 
-    def test_pipelines_have_the_losses_of_one_process(self):
-        model = self.folder / "untied"  # the tiny model, with a copy of its embedding as the output layer
+    def test_it_trains_in_bfloat16(self):
+        expected = self.recorded()
+        for mesh in (1, 1, 1), (2, 1, 2):
+            self.expect_bfloat16(TINY, expected, mesh)
+        model = self.untied()
+        for key, options in ("losses", ()), ("bfloat16_losses", ("--bf16",)):
+            out = self.folder / key
+            succeed(PROGRAM, "train", model, TEXT, "--out", out, *expected["training"], *options)
+            expected[key] = [float(row["loss"]) for row in loss_table(out)]
+        self.expect_bfloat16(model, expected, (1, 2, 2))
+
+    def untied(self):
+        """A folder with the tiny model, and with a copy of its embedding as the output layer."""
+        model = self.folder / "untied"
         shutil.copytree(TINY, model)
         (model / "config.json").write_text(json.dumps({**json.loads((TINY / "config.json").read_text()), "tie_word_embeddings": False}))
         data = (TINY / "model.safetensors").read_bytes()
@@ -117,7 +142,10 @@ class Llama(FolderTest):
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)
         (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + tensors + tensors[begin:end])
+        return model
 
+    def test_pipelines_have_the_losses_of_one_process(self):
+        model = self.untied()
         expected = self.recorded()
         self.expect_outputs(model, expected)
         whole = self.folder / "whole"
@@ -150,6 +178,8 @@ class Llama(FolderTest):
                     difference, *tokens = line.split()
                     self.assertLess(float(difference), 1e-3, mesh)
                     self.assertEqual([int(token) for token in tokens], expected["generated_after"], mesh)
+                for mesh in (1, 1, 1), (2, 1, 2), (1, 2, 2):
+                    self.expect_bfloat16(model, expected, mesh)
 
     def test_what_it_cannot_do_is_refused(self):
         model = self.folder / "model"

@@ -93,8 +93,8 @@ def make_model(variant, folder):
     model.save_pretrained(folder, max_shard_size="100KB" if variant == "gpt2" else "5GB")
 
 
-def opened(folder):
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+def opened(folder, dtype=torch.float32):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     return model, transformers.AutoTokenizer.from_pretrained(folder)
 
 
@@ -104,8 +104,10 @@ def generated(model, tokens):
     return out[:-1] if out[-1] == model.config.eos_token_id else out
 
 
-def fine_tune(model, tokens):
-    """The losses of the steps."""
+def fine_tune(model, tokens, narrow=None):
+    """The losses of the steps. narrow: the same model in bfloat16, which computes the losses and gradients; the parameters of `model` stay in
+    float32."""
+    computing = model if narrow is None else narrow
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
     generator = torch.Generator().manual_seed(1)
     tokens = torch.tensor(tokens)
@@ -118,11 +120,15 @@ def fine_tune(model, tokens):
             order = torch.randperm(parts, generator=generator)
         first = step % (parts // ROWS) * ROWS
         rows = torch.stack([tokens[part * CONTEXT:(part + 1) * CONTEXT + 1] for part in order[first:first + ROWS]])
-        loss = torch.nn.functional.cross_entropy(model(rows[:, :-1]).logits.flatten(0, 1), rows[:, 1:].flatten())
-        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(computing(rows[:, :-1]).logits.float().flatten(0, 1), rows[:, 1:].flatten())
+        computing.zero_grad()
         loss.backward()
+        for wide, own in zip(model.parameters(), computing.parameters()):
+            wide.grad = own.grad.float()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        if narrow is not None:
+            narrow.load_state_dict(model.state_dict())
         losses.append(loss.item())
     return losses
 
@@ -142,6 +148,7 @@ def make(variant, folder, file, tuned):
     expected["logits"] = [[float(f"{x:.7g}") for x in row] for row in logits.tolist()]
     expected["generated"] = generated(model, prompt)
     expected["training"] = ["--steps", STEPS, "--context", CONTEXT, "--batch-size", ROWS, "--learning-rate", RATE]
+    expected["bfloat16_losses"] = fine_tune(opened(folder)[0], text, opened(folder, torch.bfloat16)[0])
     expected["losses"] = fine_tune(model, text)
     expected["generated_after"] = generated(model, prompt)
     model.save_pretrained(tuned)
