@@ -170,9 +170,13 @@ void expect_types_of_stages(at::ScalarType second) {
     const Mesh mesh(world, 2);
     const StageGraph graph = graph_of(model, schedule, mesh.pipeline.rank());
     sharded::ShardOptions types{.compute = at::kFloat};
+    const auto loss = [second](const Values& outputs, const Values& targets) {
+      EXPECT_EQ(outputs.at(0).scalar_type(), second);
+      return squares(outputs, targets);
+    };
     if (second != at::kFloat) types.precision_of = {{"linear2", {.parameters = second}}};
     GroupPipeline pipeline(mesh.pipeline, graph, schedule,
-                           {.loss = squares, .data_parallel = mesh.data, .sharded = types});
+                           {.loss = loss, .data_parallel = mesh.data, .sharded = types});
     FullyShardedOptimizer own(pipeline.sharded(), momentum);
     for (int step = 0; step < 2; ++step) {
       own.zero_grad();
