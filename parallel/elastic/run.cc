@@ -149,7 +149,8 @@ class Training {
     std::uint64_t version = 0;
     bool change = false;
   };
-  Vote vote(const Generation& generation, const collectives::Group& group, Known& known, Vote own) const;
+  std::function<Vote()> begin_vote(const Generation& generation, const collectives::Group& group,
+                                   Known& known, Vote own, bool overlaps) const;
   bool finish(const Generation& generation) const;
   void recover_if_stale();
   void failed(const Generation& generation);  // in the handler of the error
@@ -285,8 +286,8 @@ std::optional<Outcome> Training::train(const Generation& generation) {
     group = form_group(generation);
     hung_ = false;
     recover_if_stale();
-    access_.set_votes([this, &generation, &group, known = Known()](Vote own) mutable {
-      return vote(generation, *group, known, own);
+    access_.set_votes([this, &generation, &group, known = Known()](Vote own, bool overlaps) mutable {
+      return begin_vote(generation, *group, known, own, overlaps);
     });
     access_.begin_generation(generation.number);
     begin(generation, *group);
@@ -375,8 +376,8 @@ void Training::begin(const Generation& generation, const collectives::Group& gro
 
 // All ranks call it at a commit or a step. Ranks may know different joins and departures, so they agree by a
 // collective.
-Vote Training::vote(const Generation& generation, const collectives::Group& group, Known& known,
-                    Vote own) const {
+std::function<Vote()> Training::begin_vote(const Generation& generation, const collectives::Group& group,
+                                           Known& known, Vote own, bool overlaps) const {
   if (access_.leaving()) {
     board_->withdraw();
     known.change = true;
@@ -386,9 +387,13 @@ Vote Training::vote(const Generation& generation, const collectives::Group& grou
     known = {view.version, next && next->members != generation.members};
   }
   const at::Tensor any = at::tensor({int{known.change}, int{own.veto}}, at::kByte);
-  group.inlined().all_reduce(any, collectives::ReduceOp::max).get();
-  const auto* const agreed = any.const_data_ptr<std::uint8_t>();
-  return {.change = agreed[0] != 0, .veto = agreed[1] != 0};
+  const auto agreement = std::make_shared<rpc::Future<void>>(
+      (overlaps ? group : group.inlined()).all_reduce(any, collectives::ReduceOp::max));
+  return [any, agreement]() -> Vote {
+    agreement->get();
+    const auto* const agreed = any.const_data_ptr<std::uint8_t>();
+    return {.change = agreed[0] != 0, .veto = agreed[1] != 0};
+  };
 }
 
 bool Training::finish(const Generation& generation) const {

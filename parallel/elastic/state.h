@@ -123,6 +123,9 @@ struct Vote {
   bool change = false;  // some rank has detected that workers join or leave
   bool veto = false;    // some rank is not ready: the step is not applied
 };
+// Begins the agreement of the ranks; the returned function waits for its result. overlaps: this rank works
+// until it waits.
+using Votes = std::function<std::function<Vote()>(Vote own, bool overlaps)>;
 
 class WEFT_EXPORT State {
  public:
@@ -197,7 +200,8 @@ class WEFT_EXPORT State {
   void receive();
   bool take_received();  // installs the state that has arrived; false: no state has arrived
   void end_body();
-  Vote vote(Vote own);
+  Vote vote(Vote own) { return begin_vote(own, false)(); }
+  std::function<Vote()> begin_vote(Vote own, bool overlaps);
   std::vector<ShardedPart*> sharded_parts() const;
 
   std::vector<Part> parts_;
@@ -211,7 +215,7 @@ class WEFT_EXPORT State {
   bool sends_later_ = false;                            // RunOptions::sync_later
   std::vector<std::function<void()>> in_transit_ = {};  // to be called before the next vote
   std::optional<std::uint64_t> receives_commits_;       // this rank is new: its state is in transit
-  std::function<Vote(Vote)> votes_;                     // the agreement of the ranks; empty outside run()
+  Votes votes_;                                         // the agreement of the ranks; empty outside run()
   std::optional<collectives::Group> group_;             // of the latest sync(), within run()
   std::atomic<bool> leaving_ = false;
 };

@@ -51,6 +51,8 @@ struct Case {
   bool steps;  // State::step(), and a state that arrives in the background
 };
 
+void PrintTo(const Case& each, std::ostream* out) { *out << each.name; }
+
 class ElasticProcesses : public ::testing::TestWithParam<Case> {
  protected:
   void start(const std::string& name, std::size_t number, bool victim) {

@@ -238,6 +238,7 @@ struct StepEnd {
   const char* name;
   bool steps, later;
 };
+inline void PrintTo(const StepEnd& end, std::ostream* out) { *out << end.name; }
 inline constexpr StepEnd step_ends[] = {
     {"commits", false, false}, {"steps", true, false}, {"later", true, true}};
 

@@ -13,6 +13,8 @@ struct Case {
   int victim;
 };
 
+void PrintTo(const Case& each, std::ostream* out) { *out << each.how << each.victim; }
+
 class ElasticPipelineProcesses : public ElasticPipelines, public ::testing::WithParamInterface<Case> {
  protected:
   static constexpr std::chrono::nanoseconds detection = test::short_lease;
