@@ -80,16 +80,6 @@ bool ends_a_generation(ErrorKind kind) {
   }
 }
 
-// The kind of the error with which a group has failed.
-ErrorKind failure_of(const collectives::Group& group) {
-  try {
-    group.barrier().get();
-    return ErrorKind::internal;  // it has not failed
-  } catch (const rpc::Error& error) {
-    return error.kind();
-  }
-}
-
 class Training {
  public:
   Training(rpc::Job& job, State& state, const std::function<void(collectives::Group)>& body,
@@ -150,7 +140,7 @@ class Training {
     bool change = false;
   };
   std::function<Vote()> begin_vote(const Generation& generation, const collectives::Group& group,
-                                   Known& known, Vote own, bool overlaps) const;
+                                   Known& known, Vote own, bool overlaps);
   bool finish(const Generation& generation) const;
   void recover_if_stale();
   void failed(const Generation& generation);  // in the handler of the error
@@ -192,6 +182,7 @@ class Training {
   } progress_;
   // Whether a worker has hung in the generation that has failed: it does not come to the next group either.
   bool hung_ = false;
+  rpc::Clock::time_point agreed_;  // the last agreement of all ranks in this generation
 };
 
 std::variant<Generation, Outcome> Training::agree() {
@@ -291,6 +282,7 @@ std::optional<Outcome> Training::train(const Generation& generation) {
     });
     access_.begin_generation(generation.number);
     begin(generation, *group);
+    agreed_ = rpc::Clock::now();
     body_(*group);
     access_.end_body();
     access_.set_votes(nullptr);
@@ -306,7 +298,9 @@ std::optional<Outcome> Training::train(const Generation& generation) {
     access_.set_votes(nullptr);
     if (group) group->abort(error.what());
     if (!ends_a_generation(error.kind())) throw;
-    if (group) hung_ = failure_of(*group) == ErrorKind::deadline_exceeded;
+    // It is hardly the deadline of another call of the program, which would be shorter.
+    if (group)
+      hung_ = error.kind() == ErrorKind::deadline_exceeded && rpc::Clock::now() - agreed_ >= times_.hang;
     failed(generation);
     return std::nullopt;
   } catch (const std::exception& error) {
@@ -377,7 +371,7 @@ void Training::begin(const Generation& generation, const collectives::Group& gro
 // All ranks call it at a commit or a step. Ranks may know different joins and departures, so they agree by a
 // collective.
 std::function<Vote()> Training::begin_vote(const Generation& generation, const collectives::Group& group,
-                                           Known& known, Vote own, bool overlaps) const {
+                                           Known& known, Vote own, bool overlaps) {
   if (access_.leaving()) {
     board_->withdraw();
     known.change = true;
@@ -389,8 +383,9 @@ std::function<Vote()> Training::begin_vote(const Generation& generation, const c
   const at::Tensor any = at::tensor({int{known.change}, int{own.veto}}, at::kByte);
   const auto agreement = std::make_shared<rpc::Future<void>>(
       (overlaps ? group : group.inlined()).all_reduce(any, collectives::ReduceOp::max));
-  return [any, agreement]() -> Vote {
+  return [this, any, agreement]() -> Vote {
     agreement->get();
+    agreed_ = rpc::Clock::now();
     const auto* const agreed = any.const_data_ptr<std::uint8_t>();
     return {.change = agreed[0] != 0, .veto = agreed[1] != 0};
   };
