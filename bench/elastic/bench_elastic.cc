@@ -1,15 +1,31 @@
-// ./dev bench elastic: measures the seconds until training resumes after a worker has died or joined, with
-// weft and with torchelastic, and the cost of a commit.
+// ./dev bench elastic: measures the seconds until training resumes after a worker has failed or joined, the
+// steps that a job makes while workers fail, and the cost of a commit.
 #include "bench/elastic/work.h"
+
+#include <csignal>
 
 int main(int argc, char** argv) {
   using namespace weft::bench;
   const Size sizes[] = {{"commit/3MiB", 4, 256}, {"commit/48MiB", 256, 128}, {"commit/288MiB", 6, 2048}};
   Bench bench{.name = "elastic", .processes = 0};  // the system chooses the cores for all peers
+  const std::pair<std::string, int> failures[] = {
+      {"kill/4", SIGKILL}, {"stop/4", SIGSTOP}, {"hang/4", SIGUSR1}};
+  const std::pair<std::string, JobOptions> times[] = {{"", {}}, {"/500ms", {.detection = "0.5"}}};
+  for (const auto& [name, signal] : failures)
+    for (const auto& [time, options] : times)
+      bench.cases.push_back({name + time,
+                             {failure_contender("weft", weft_job, options, signal),
+                              failure_contender("torchft", torchft_job, options, signal)}});
+  // torchelastic detects only the end of a process.
+  bench.cases.front().contenders.push_back(failure_contender("torchelastic", torchelastic_job, {}, SIGKILL));
+  const JobOptions join{.workers = 3, .join = true};
   bench.cases.push_back(
-      {"kill/4", {kill_contender("weft", 4, weft_job), kill_contender("torchelastic", 4, torchelastic_job)}});
-  bench.cases.push_back(
-      {"join/3", {join_contender("weft", 3, weft_job), join_contender("torchelastic", 3, torchelastic_job)}});
+      {"join/3",
+       {join_contender("weft", weft_job, join), join_contender("torchelastic", torchelastic_job, join)}});
+  for (const auto& [time, options] : times)
+    bench.cases.push_back(
+        {"storm" + time,
+         {storm_contender("weft", weft_job, options), storm_contender("torchft", torchft_job, options)}});
   for (const Size& size : sizes)
     bench.cases.push_back({size.name, {commit_contender(size), memcpy_contender(size)}});
   return run_bench(argc, argv, std::move(bench));

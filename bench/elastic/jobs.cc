@@ -1,4 +1,4 @@
-// The start of jobs: weft launch, torchrun.
+// The start of jobs: weft launch, torchrun, torchft_peer.py.
 #include "bench/elastic/work.h"
 #include "bench/harness/torch_python.h"
 
@@ -28,30 +28,33 @@ std::string free_address() {
 
 }  // namespace
 
-Launches weft_job(int workers, bool /*join*/, const std::string& reports) {
-  const std::string count = std::to_string(workers), address = free_address();
+Launches weft_job(const JobOptions& options, const std::string& reports) {
+  const std::string count = std::to_string(options.workers), address = free_address();
   const std::vector<std::string> worker{WEFT_BENCH_ELASTIC_WORKER, reports, count};
-  // The launcher replaces killed workers. A worker that joins has a separate launcher.
-  Launches launches{
-      {WEFT_BENCH_WEFT, "launch", "--min", "3", "--max", count, "--rendezvous", address, "--threads", "1"},
-      {WEFT_BENCH_WEFT, "launch", "--join", "tcp://" + address, "-n", "1", "--threads", "1"}};
+  // The launcher replaces workers that have failed, and does not blacklist this host. A worker that joins has
+  // a separate launcher.
+  Launches launches{{"env", "WEFT_DETECTION=" + options.detection, WEFT_BENCH_WEFT, "launch", "--min", "3",
+                     "--max", count, "--rendezvous", address, "--threads", "1", "--host-failures", "1000"},
+                    {WEFT_BENCH_WEFT, "launch", "--join", "tcp://" + address, "-n", "1", "--threads", "1"}};
+  if (options.detection.empty()) launches.first.erase(launches.first.begin(), launches.first.begin() + 2);
   for (auto* const command : {&launches.first, &launches.second})
     command->insert(command->end(), worker.begin(), worker.end());
   return launches;
 }
 
-Launches torchelastic_job(int workers, bool join, const std::string& reports) {
+Launches torchelastic_job(const JobOptions& options, const std::string& reports) {
   const std::vector<std::string> script = torch_command("elastic/torch_peer.py", {reports});
-  const auto torchrun = [&](const std::vector<std::string>& options) {
+  const auto torchrun = [&](const std::vector<std::string>& arguments) {
     std::vector<std::string> command = script;
     // With a shared store, PyTorch 2.15 gives restarted workers the addresses of the previous workers.
     command.insert(command.begin() + 1, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1");
     const auto at = command.insert(command.end() - 2, {"-m", "torch.distributed.run"});
-    command.insert(at + 2, options.begin(), options.end());
+    command.insert(at + 2, arguments.begin(), arguments.end());
     return command;
   };
-  const std::string count = std::to_string(workers);
-  if (!join) return {torchrun({"--standalone", "--nproc-per-node", count, "--max-restarts", "3"}), {}};
+  const std::string count = std::to_string(options.workers);
+  if (!options.join)
+    return {torchrun({"--standalone", "--nproc-per-node", count, "--max-restarts", "3"}), {}};
   // The job starts with one agent, and another agent joins later. The first agent waits last_call_timeout (30
   // s by default) for the second one before it starts alone. This wait is not measured.
   const std::string endpoint = free_address();
@@ -61,6 +64,13 @@ Launches torchelastic_job(int workers, bool join, const std::string& reports) {
                      "--rdzv-conf", "last_call_timeout=1"});
   };
   return {agent(count), agent("1")};
+}
+
+Launches torchft_job(const JobOptions& options, const std::string& reports) {
+  auto command =
+      torch_command("elastic/torchft_peer.py", {reports, std::to_string(options.workers), options.detection});
+  command.insert(command.begin() + 1, "RUST_LOG=error");  // by default, torchft logs each step
+  return {command, {}};
 }
 
 }  // namespace weft::bench

@@ -1,9 +1,10 @@
-// The part that the jobs of all launchers share: start, kill or join, wait for the next step.
+// The part that the jobs of all launchers share: start, fail or join, wait for the next step.
 #include "bench/elastic/reports.h"
 #include "bench/elastic/work.h"
 
+#include <algorithm>
 #include <csignal>
-#include <cstdlib>
+#include <random>
 
 namespace weft::bench {
 namespace {
@@ -11,67 +12,98 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 using Generation = Reports::Generation;
 
-constexpr int victim = 1;  // the rank of the worker that is killed
+constexpr std::size_t victim = 1;  // the rank of the worker that fails
+
+std::function<bool(const Generation&)> size(int ranks) {
+  return [ranks](const Generation& generation) { return generation.second == ranks; };
+}
 
 // Starts a launcher. Its workers end when the launcher ends.
 Process start(const std::vector<std::string>& command, const Setting& setting) {
   return Process(setting.pins, 0, [&](Channel& channel) { channel.become(command); });
 }
 
-Outcome outcome_of(const std::function<Figures()>& measure) {
-  Outcome outcome;
-  try {
-    outcome.figures = measure();
-  } catch (const std::exception& error) {
-    outcome.error = error.what();
-  }
-  return outcome;
+Contender contender(const char* peer, const std::function<Figures(const Setting&)>& measure) {
+  return {peer, {}, [measure](const Setting& setting) {
+            Outcome outcome;
+            try {
+              outcome.figures = measure(setting);
+            } catch (const std::exception& error) {
+              outcome.error = error.what();
+            }
+            return outcome;
+          }};
 }
 
-Figures measure_kill(const Setting& setting, int workers, Launch launch) {
+Figures measure_failure(const Setting& setting, Launch launch, const JobOptions& options, int signal) {
   Reports reports;
-  Process launcher = start(launch(workers, false, reports.path()).first, setting);
-  const auto full = [&](const Generation& generation) { return generation.second == workers; };
-  const auto before = reports.wait(launcher, full);
-  reports.read_for(setting.budget.duration);
-  const auto next = [&](const Generation& generation) { return generation.first > before.generation.first; };
-  const auto killed = Reports::Clock::now();
-  kill(before.processes.at(victim), SIGKILL);
+  Process launcher = start(launch(options, reports.path()).first, setting);
+  const auto full = size(options.workers);
+  reports.wait(launcher, full);
+  reports.read_for(launcher, setting.budget.duration);
+  const auto next = [before = reports.latest().first](const Generation& generation) {
+    return generation.first > before;
+  };
+  const auto failed = Reports::Clock::now();
+  reports.signal(victim, signal);
   const auto after = reports.wait(launcher, next);
   const auto all = reports.wait(
       launcher, [&](const Generation& generation) { return next(generation) && full(generation); });
-  return {{"seconds", Seconds(after.completed - killed).count()},
-          {"seconds_all", Seconds(all.completed - killed).count()}};
+  return {{"seconds", Seconds(after.completed - failed).count()},
+          {"seconds_all", Seconds(all.completed - failed).count()},
+          {"steps_lost", static_cast<double>(after.steps_lost)}};
 }
 
-Figures measure_join(const Setting& setting, int workers, Launch launch) {
+// The peers and rounds have the same sequence of failures. A worker that has failed already, and that nothing
+// has replaced, may fail again.
+Figures measure_storm(const Setting& setting, Launch launch, const JobOptions& options) {
+  constexpr auto interval = std::chrono::seconds{15};
+  constexpr int per_second = 80;  // failures for each second of --seconds: 10 minutes by default
+  constexpr int signals[] = {SIGKILL, SIGSTOP, SIGUSR1};
+  const int failures = std::max(1, static_cast<int>(Seconds(setting.budget.duration).count() * per_second));
   Reports reports;
-  const Launches commands = launch(workers, true, reports.path());
+  Process launcher = start(launch(options, reports.path()).first, setting);
+  reports.wait(launcher, size(options.workers));
+  const auto steps = [&] { return static_cast<double>(reports.steps()); };
+  const double before = steps();
+  reports.read_for(launcher, interval);
+  const double undisturbed = steps() - before;
+  std::mt19937 random(1);
+  for (int i = 0; i < failures; ++i) {
+    const int signal = signals[random() % std::size(signals)];
+    reports.signal(random(), signal);
+    reports.read_for(launcher, interval);
+  }
+  return {{"share", (steps() - before - undisturbed) / failures / undisturbed},
+          {"steps_per_s", undisturbed / Seconds(interval).count()}};
+}
+
+Figures measure_join(const Setting& setting, Launch launch, const JobOptions& options) {
+  Reports reports;
+  const Launches commands = launch(options, reports.path());
   Process launcher = start(commands.first, setting);
-  const auto size = [](int ranks) {
-    return [ranks](const Generation& generation) { return generation.second == ranks; };
-  };
-  reports.wait(launcher, size(workers));
-  reports.read_for(setting.budget.duration);
+  reports.wait(launcher, size(options.workers));
+  reports.read_for(launcher, setting.budget.duration);
   const auto started = Reports::Clock::now();
   const Process second = start(commands.second, setting);
-  const auto joined = reports.wait(launcher, size(workers + 1));
+  const auto joined = reports.wait(launcher, size(options.workers + 1));
   return {{"seconds", Seconds(joined.completed - started).count()},
           {"seconds_paused", Seconds(joined.completed - joined.last_before).count()}};
 }
 
 }  // namespace
 
-Contender kill_contender(const char* peer, int workers, Launch launch) {
-  return {peer, {}, [workers, launch](const Setting& setting) {
-            return outcome_of([&] { return measure_kill(setting, workers, launch); });
-          }};
+Contender failure_contender(const char* peer, Launch launch, const JobOptions& options, int signal) {
+  return contender(peer,
+                   [=](const Setting& setting) { return measure_failure(setting, launch, options, signal); });
 }
 
-Contender join_contender(const char* peer, int workers, Launch launch) {
-  return {peer, {}, [workers, launch](const Setting& setting) {
-            return outcome_of([&] { return measure_join(setting, workers, launch); });
-          }};
+Contender join_contender(const char* peer, Launch launch, const JobOptions& options) {
+  return contender(peer, [=](const Setting& setting) { return measure_join(setting, launch, options); });
+}
+
+Contender storm_contender(const char* peer, Launch launch, const JobOptions& options) {
+  return contender(peer, [=](const Setting& setting) { return measure_storm(setting, launch, options); });
 }
 
 }  // namespace weft::bench

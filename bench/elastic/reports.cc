@@ -8,11 +8,24 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <limits>
 #include <sstream>
 #include <stdexcept>
 #include <system_error>
 
 namespace weft::bench {
+namespace {
+
+void expect_running(Process& launcher) {
+  constexpr auto tear_down = std::chrono::seconds{5};
+  if (first_ready({&launcher.channel()}, std::chrono::milliseconds{0}))
+    throw std::runtime_error("the launcher has ended: " + launcher.end(tear_down));
+}
+
+}  // namespace
 
 Reports::Reports() : path_(scratch_path(".reports")) {
   unlink(path_.c_str());
@@ -29,29 +42,41 @@ Reports::~Reports() {
 
 Reports::Start Reports::wait(Process& launcher, const std::function<bool(const Generation&)>& wanted) {
   constexpr auto limit = std::chrono::seconds{120};
-  constexpr auto tear_down = std::chrono::seconds{5};
   for (const auto until = Clock::now() + limit; Clock::now() < until;) {
     read(std::chrono::milliseconds{200});
     for (const auto& [generation, ranks] : first_) {
       if (!wanted(generation) || ranks.size() != static_cast<std::size_t>(generation.second)) continue;
-      Start start{.generation = generation, .last_before = {}, .completed = {}, .processes = {}};
+      Start start{.generation = generation, .last_before = {}, .completed = {}, .steps_lost = 0};
+      std::int64_t step = std::numeric_limits<std::int64_t>::max();  // the first one of this generation
       for (const auto& [rank, first] : ranks) {
         start.completed = std::max(start.completed, first.completed);
-        start.processes[rank] = first.process;
+        step = std::min(step, first.step);
       }
       for (const auto& [other, last] : last_)
-        if (other != generation && last < start.completed)
-          start.last_before = std::max(start.last_before, last);
+        if (other != generation && last.completed < start.completed) {
+          start.last_before = std::max(start.last_before, last.completed);
+          start.steps_lost = std::max(start.steps_lost, last.step - step + 1);
+        }
       return start;
     }
-    if (first_ready({&launcher.channel()}, std::chrono::milliseconds{0}))
-      throw std::runtime_error("the launcher has ended: " + launcher.end(tear_down));
+    expect_running(launcher);
   }
   throw std::runtime_error("no step of all ranks within " + std::to_string(limit.count()) + " s");
 }
 
-void Reports::read_for(std::chrono::nanoseconds time) {
+void Reports::read_for(Process& launcher, std::chrono::nanoseconds time) {
   for (const auto until = Clock::now() + time; Clock::now() < until;) read(std::chrono::milliseconds{10});
+  expect_running(launcher);
+}
+
+// The number of a process that has ended may belong to another process. All workers have the pipe as an
+// argument.
+void Reports::signal(std::size_t rank, int signal) const {
+  const auto& ranks = first_.at(latest_);
+  const pid_t process = std::next(ranks.begin(), static_cast<long>(rank % ranks.size()))->second.process;
+  std::ifstream file("/proc/" + std::to_string(process) + "/cmdline");
+  const std::string command{std::istreambuf_iterator<char>(file), {}};
+  if (command.find(path_) != std::string::npos) kill(process, signal);
 }
 
 void Reports::read(std::chrono::milliseconds timeout) {
@@ -70,12 +95,14 @@ void Reports::take(const std::string& line) {
   Generation generation;
   int rank = 0;
   pid_t process = 0;
-  std::int64_t nanoseconds = 0;
-  if (!(words >> generation.first >> rank >> generation.second >> process >> nanoseconds))
+  std::int64_t step = 0, nanoseconds = 0;
+  if (!(words >> generation.first >> rank >> generation.second >> process >> step >> nanoseconds))
     throw std::runtime_error("malformed report of a step: " + line);
   const Clock::time_point completed{std::chrono::nanoseconds(nanoseconds)};
-  first_[generation].try_emplace(rank, First{process, completed});
-  last_[generation] = completed;
+  first_[generation].try_emplace(rank, First{process, step, completed});
+  last_[generation] = {step, completed};
+  latest_ = generation;
+  steps_ = std::max(steps_, step);
 }
 
 }  // namespace weft::bench

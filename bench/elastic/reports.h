@@ -1,7 +1,8 @@
 // Reports: reads the steps that the workers of a job report. Each report is one line in a named pipe:
 //
-//   GENERATION RANK RANKS PID NANOSECONDS     the time of CLOCK_MONOTONIC at the end of the step
+//   GENERATION RANK RANKS PID STEP NANOSECONDS     the time of CLOCK_MONOTONIC at the end of the step
 //
+// STEP: the number of the training's step. A step that is made again has the same number.
 // Thread-safety: one thread.
 #pragma once
 
@@ -22,9 +23,9 @@ class Reports {
   using Generation = std::pair<std::uint64_t, int>;  // its number, its ranks
   struct Start {
     Generation generation;
-    Clock::time_point last_before;   // time of the last report of a step of an earlier generation
-    Clock::time_point completed;     // when all ranks have completed a step
-    std::map<int, pid_t> processes;  // by rank
+    Clock::time_point last_before;  // time of the last report of a step of an earlier generation
+    Clock::time_point completed;    // when all ranks have completed a step
+    std::int64_t steps_lost;        // the steps of earlier generations that this generation makes again
   };
 
   Reports();
@@ -36,7 +37,15 @@ class Reports {
   // Waits until all ranks of a generation that satisfies `wanted` have completed a step. Throws
   // std::runtime_error if the launcher exits, or after 120 s.
   Start wait(Process& launcher, const std::function<bool(const Generation&)>& wanted);
-  void read_for(std::chrono::nanoseconds time);  // reads reports, so that the pipe does not fill up
+  // Reads reports for this time, so that the pipe does not fill up. Throws std::runtime_error if the launcher
+  // exits.
+  void read_for(Process& launcher, std::chrono::nanoseconds time);
+  // The highest number of a step, and the generation, of the reports until now.
+  std::int64_t steps() const { return steps_; }
+  const Generation& latest() const { return latest_; }
+  // Sends the signal to a worker of the latest generation, if it still runs. rank: modulo the number of
+  // ranks.
+  void signal(std::size_t rank, int signal) const;
 
  private:
   void read(std::chrono::milliseconds timeout);
@@ -47,10 +56,17 @@ class Reports {
   std::string rest_;
   struct First {
     pid_t process;
+    std::int64_t step;
+    Clock::time_point completed;
+  };
+  struct Last {
+    std::int64_t step;
     Clock::time_point completed;
   };
   std::map<Generation, std::map<int, First>> first_;  // the first step of each rank
-  std::map<Generation, Clock::time_point> last_;
+  std::map<Generation, Last> last_;
+  Generation latest_;
+  std::int64_t steps_ = 0;
 };
 
 }  // namespace weft::bench

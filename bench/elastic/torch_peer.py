@@ -1,8 +1,9 @@
 """A worker of the jobs of bench_elastic, started by torchrun: torch_peer.py REPORTS
 
-The model is that of worker/main.cc. It saves nothing, so a restart loads nothing.
+The model is that of worker/main.cc. It saves nothing, so a restart makes all steps again.
 """
 import ctypes
+import itertools
 import os
 import signal
 import sys
@@ -24,11 +25,11 @@ def main():
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     batch = torch.randn(32, 512)
-    while True:
+    for step in itertools.count(1):
         optimizer.zero_grad()
         model(batch).square().mean().backward()
         optimizer.step()
-        os.write(reports, f"{generation} {rank} {ranks} {os.getpid()} {time.monotonic_ns()}\n".encode())
+        os.write(reports, f"{generation} {rank} {ranks} {os.getpid()} {step} {time.monotonic_ns()}\n".encode())
 
 
 main()

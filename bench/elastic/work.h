@@ -10,21 +10,32 @@
 
 namespace weft::bench {
 
-// The commands that start a job of workers. The workers report their steps (reports.h).
+struct JobOptions {
+  int workers = 4;
+  bool join = false;           // one more worker joins later
+  std::string detection = {};  // the time within which a failure is detected, in seconds; empty: the default
+};
+// The commands that start a job. The workers report their steps (reports.h). On SIGUSR1, the program of a
+// worker hangs at its next step, while the threads of its framework continue.
 struct Launches {
   std::vector<std::string> first;   // starts the job
   std::vector<std::string> second;  // starts one more worker, in the cases of a join
 };
-using Launch = Launches (*)(int workers, bool join, const std::string& reports);
-Launches weft_job(int workers, bool join, const std::string& reports);
-Launches torchelastic_job(int workers, bool join, const std::string& reports);
+using Launch = Launches (*)(const JobOptions& options, const std::string& reports);
+Launches weft_job(const JobOptions& options, const std::string& reports);
+Launches torchelastic_job(const JobOptions& options, const std::string& reports);
+Launches torchft_job(const JobOptions& options, const std::string& reports);
 
-// Kills one of the workers. `seconds`: the time until all ranks of the next generation have completed a step.
-// `seconds_all`: the time until the same number of workers as before have completed a step.
-Contender kill_contender(const char* peer, int workers, Launch launch);
+// Sends the signal to one of the workers: SIGKILL, SIGSTOP or SIGUSR1. `seconds`: the time until all ranks of
+// the next generation have completed a step. `seconds_all`: the time until the same number of workers as
+// before have completed a step. `steps_lost`: the steps that each rank of the next generation makes again.
+Contender failure_contender(const char* peer, Launch launch, const JobOptions& options, int signal);
 // Starts one more worker. `seconds`: the time until all ranks, including the new rank, have completed a step.
 // `seconds_paused`: the time between this step and the last earlier step of the other workers.
-Contender join_contender(const char* peer, int workers, Launch launch);
+Contender join_contender(const char* peer, Launch launch, const JobOptions& options);
+// Sends one of the signals to a random worker every 15 s. `share`: the steps of the job, each counted once,
+// relative to the steps in the same time without failures (`steps_per_s`).
+Contender storm_contender(const char* peer, Launch launch, const JobOptions& options);
 
 // A model of linear layers of width × width and its Adam: the state has three times the parameters.
 struct Size {

@@ -17,7 +17,9 @@ std::string to_json(const Row& row) {
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-bool higher_is_better(std::string_view figure) { return figure.ends_with("_per_s") || figure == "GBps"; }
+bool higher_is_better(std::string_view figure) {
+  return figure.ends_with("_per_s") || figure == "GBps" || figure == "share";
+}
 
 std::vector<std::string> in_order(std::vector<std::string> figures) {
   std::sort(figures.begin(), figures.end());
