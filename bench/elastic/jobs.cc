@@ -31,11 +31,13 @@ std::string free_address() {
 Launches weft_job(const JobOptions& options, const std::string& reports) {
   const std::string count = std::to_string(options.workers), address = free_address();
   const std::vector<std::string> worker{WEFT_BENCH_ELASTIC_WORKER, reports, count};
+  const std::string most = std::to_string(options.workers + (options.join ? 1 : 0));
   // The launcher replaces workers that have failed, and does not blacklist this host. A worker that joins has
   // a separate launcher.
-  Launches launches{{"env", "WEFT_DETECTION=" + options.detection, WEFT_BENCH_WEFT, "launch", "--min", "3",
-                     "--max", count, "--rendezvous", address, "--threads", "1", "--host-failures", "1000"},
-                    {WEFT_BENCH_WEFT, "launch", "--join", "tcp://" + address, "-n", "1", "--threads", "1"}};
+  Launches launches{
+      {"env", "WEFT_DETECTION=" + options.detection, WEFT_BENCH_WEFT, "launch", "--min", "3", "--max", most,
+       "--hosts", "localhost:" + count, "--host-failures", "1000", "--rendezvous", address, "--threads", "1"},
+      {WEFT_BENCH_WEFT, "launch", "--join", "tcp://" + address, "-n", "1", "--threads", "1"}};
   if (options.detection.empty()) launches.first.erase(launches.first.begin(), launches.first.begin() + 2);
   for (auto* const command : {&launches.first, &launches.second})
     command->insert(command->end(), worker.begin(), worker.end());
