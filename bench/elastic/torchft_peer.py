@@ -22,13 +22,13 @@ from torchft.optim import OptimizerWrapper
 from torchft.process_group import ProcessGroupGloo
 
 PR_SET_PDEATHSIG = 1
-MIN_WORKERS = 3
+MIN_REPLICAS = 2  # with 3, two survivors wait for the third, which waits in Gloo for their connections to close
 POLL = 0.1  # seconds: torchrun's --monitor-interval
 
 
 def launch(workers, heartbeat, timeout):
     options = {"heartbeat_timeout_ms": int(1000 * heartbeat)} if heartbeat else {}
-    lighthouse = LighthouseServer(bind="[::]:0", min_replicas=MIN_WORKERS, **options)
+    lighthouse = LighthouseServer(bind="[::]:0", min_replicas=MIN_REPLICAS, **options)
     memory = os.memfd_create("steps")
     os.ftruncate(memory, 8 * workers)
     steps = memoryview(mmap.mmap(memory, 8 * workers)).cast("d")  # the time of each replica group's last step
@@ -67,7 +67,7 @@ def train(reports, timeout, lighthouse, replica, memory, workers):
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     manager = Manager(ProcessGroupGloo(timeout=timeout), load,
                       lambda: {"model": model.state_dict(), "optimizer": sgd.state_dict()},
-                      min_replica_size=MIN_WORKERS, timeout=timeout, rank=0, world_size=1, store_addr="localhost",
+                      min_replica_size=MIN_REPLICAS, timeout=timeout, rank=0, world_size=1, store_addr="localhost",
                       store_port=store.port, lighthouse_addr=lighthouse, replica_id=f"replica{replica}")
     replicas, optimizer = DistributedDataParallel(manager, model), OptimizerWrapper(manager, sgd)
     batch = torch.randn(32, 512)
