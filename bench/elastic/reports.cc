@@ -41,7 +41,7 @@ Reports::~Reports() {
 }
 
 Reports::Start Reports::wait(Process& launcher, const std::function<bool(const Generation&)>& wanted) {
-  constexpr auto limit = std::chrono::seconds{120};
+  constexpr auto limit = std::chrono::seconds{180};
   for (const auto until = Clock::now() + limit; Clock::now() < until;) {
     read(std::chrono::milliseconds{200});
     for (const auto& [generation, ranks] : first_) {

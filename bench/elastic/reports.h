@@ -35,7 +35,7 @@ class Reports {
 
   const std::string& path() const { return path_; }
   // Waits until all ranks of a generation that satisfies `wanted` have completed a step. Throws
-  // std::runtime_error if the launcher exits, or after 120 s.
+  // std::runtime_error if the launcher exits, or after 180 s.
   Start wait(Process& launcher, const std::function<bool(const Generation&)>& wanted);
   // Reads reports for this time, so that the pipe does not fill up. Throws std::runtime_error if the launcher
   // exits.
