@@ -140,7 +140,7 @@ class Training {
     bool change = false;
   };
   std::function<Vote()> begin_vote(const Generation& generation, const collectives::Group& group,
-                                   Known& known, Vote own, bool overlaps);
+                                   Known& known, Vote own);
   bool finish(const Generation& generation) const;
   void recover_if_stale();
   void failed(const Generation& generation);  // in the handler of the error
@@ -277,8 +277,8 @@ std::optional<Outcome> Training::train(const Generation& generation) {
     group = form_group(generation);
     hung_ = false;
     recover_if_stale();
-    access_.set_votes([this, &generation, &group, known = Known()](Vote own, bool overlaps) mutable {
-      return begin_vote(generation, *group, known, own, overlaps);
+    access_.set_votes([this, &generation, &group, known = Known()](Vote own) mutable {
+      return begin_vote(generation, *group, known, own);
     });
     access_.begin_generation(generation.number);
     begin(generation, *group);
@@ -371,7 +371,7 @@ void Training::begin(const Generation& generation, const collectives::Group& gro
 // All ranks call it at a commit or a step. Ranks may know different joins and departures, so they agree by a
 // collective.
 std::function<Vote()> Training::begin_vote(const Generation& generation, const collectives::Group& group,
-                                           Known& known, Vote own, bool overlaps) {
+                                           Known& known, Vote own) {
   if (access_.leaving()) {
     board_->withdraw();
     known.change = true;
@@ -381,8 +381,8 @@ std::function<Vote()> Training::begin_vote(const Generation& generation, const c
     known = {view.version, next && next->members != generation.members};
   }
   const at::Tensor any = at::tensor({int{known.change}, int{own.veto}}, at::kByte);
-  const auto agreement = std::make_shared<rpc::Future<void>>(
-      (overlaps ? group : group.inlined()).all_reduce(any, collectives::ReduceOp::max));
+  const auto agreement =
+      std::make_shared<rpc::Future<void>>(group.inlined().all_reduce(any, collectives::ReduceOp::max));
   return [this, any, agreement]() -> Vote {
     agreement->get();
     agreed_ = rpc::Clock::now();

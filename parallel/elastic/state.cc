@@ -64,8 +64,8 @@ void State::stage(std::uint64_t number) {
   for (ShardedPart* const part : sharded_parts()) part->stage(number, group_ ? &*group_ : nullptr);
 }
 
-std::function<Vote()> State::begin_vote(Vote own, bool overlaps) {
-  if (votes_) return votes_(own, overlaps);
+std::function<Vote()> State::begin_vote(Vote own) {
+  if (votes_) return votes_(own);
   if (group_ && !sharded_parts().empty()) group_->barrier().get();  // all ranks have staged their parts
   return [own] { return own; };
 }
@@ -99,7 +99,7 @@ bool State::commit_all() {
   take_received();
   const bool is_sharded = !sharded_parts().empty();
   if (is_sharded) stage(standing_.commits + 1);
-  const auto agreed = begin_vote({}, !is_sharded);
+  const auto agreed = begin_vote({});
   bool change = false;
   if (is_sharded) change = agreed().change;
   count_commit();

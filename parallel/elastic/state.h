@@ -123,9 +123,8 @@ struct Vote {
   bool change = false;  // some rank has detected that workers join or leave
   bool veto = false;    // some rank is not ready: the step is not applied
 };
-// Begins the agreement of the ranks; the returned function waits for its result. overlaps: this rank works
-// until it waits.
-using Votes = std::function<std::function<Vote()>(Vote own, bool overlaps)>;
+// Begins the agreement of the ranks; the returned function waits for its result.
+using Votes = std::function<std::function<Vote()>(Vote own)>;
 
 class WEFT_EXPORT State {
  public:
@@ -200,8 +199,8 @@ class WEFT_EXPORT State {
   void receive();
   bool take_received();  // installs the state that has arrived; false: no state has arrived
   void end_body();
-  Vote vote(Vote own) { return begin_vote(own, false)(); }
-  std::function<Vote()> begin_vote(Vote own, bool overlaps);
+  Vote vote(Vote own) { return begin_vote(own)(); }
+  std::function<Vote()> begin_vote(Vote own);
   std::vector<ShardedPart*> sharded_parts() const;
 
   std::vector<Part> parts_;

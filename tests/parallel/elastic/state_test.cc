@@ -274,7 +274,7 @@ TEST(StateOf, ACheckCommitsOnlyIfWorkersChange) {
   State state;
   state.add("value", value);
   detail::StateAccess(state).set_votes(
-      [&](Vote own, bool) { return [&change, own] { return Vote{.change = change, .veto = own.veto}; }; });
+      [&](Vote own) { return [&change, own] { return Vote{.change = change, .veto = own.veto}; }; });
   state.check();
   EXPECT_EQ(state.commits(), 0U);
   change = true;
@@ -367,7 +367,7 @@ TEST(StateOf, ARankWithoutTheResultOfTheVoteGetsTheStepOfTheOthers) {
     trainer.state.sync(group);
     for (int step = 0; step < 3; ++step) trainer.state.step([&] { trainer.step(step); });
     detail::StateAccess access(trainer.state);
-    access.set_votes([&](Vote own, bool) {
+    access.set_votes([&](Vote own) {
       return [&group, own] {
         if (group.rank() == 1) throw rpc::Error(ErrorKind::peer_lost, "in the vote");
         return own;
@@ -396,7 +396,7 @@ TEST(StateOf, AStepIsAppliedUnlessARankVetoesAndBeforeAChange) {
   EXPECT_FALSE(state.step([&] { ++value; }, false));
   bool veto = true;
   detail::StateAccess(state).set_votes(
-      [&](Vote, bool) { return [&veto] { return Vote{.change = true, .veto = veto}; }; });
+      [&](Vote) { return [&veto] { return Vote{.change = true, .veto = veto}; }; });
   EXPECT_FALSE(state.step([&] { ++value; }));
   EXPECT_EQ(value, 0);
   EXPECT_EQ(state.commits(), 0U);

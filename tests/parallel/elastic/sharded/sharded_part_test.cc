@@ -310,7 +310,7 @@ struct OnRank {
   // Commits after a step, and after another one. Only rank 0 learns that all ranks have staged the second
   // commit.
   void commit_twice() {
-    access.set_votes([this](Vote own, bool) {
+    access.set_votes([this](Vote own) {
       return [this, own] {
         world.barrier().get();
         if (fails) throw rpc::Error(ErrorKind::aborted, "another rank does not answer");
