@@ -10,6 +10,7 @@
 //                generation in which all continue from the last commit.
 #include <weft/parallel/elastic/run.h>
 
+#include <weft/parallel/collectives/internal/group/collectives_layer.h>
 #include <weft/parallel/collectives/internal/group/group_service.h>
 #include <weft/parallel/elastic/internal/board.h>
 #include <weft/parallel/elastic/internal/state_access.h>
@@ -23,6 +24,8 @@
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
+#include <map>
+#include <set>
 #include <string_view>
 #include <variant>
 
@@ -48,11 +51,14 @@ Times times_of(const RunOptions& options, const rpc::Heartbeat& heartbeat) {
   const auto set_or = [](std::chrono::nanoseconds set, std::chrono::nanoseconds derived) {
     return set.count() > 0 ? set : derived;
   };
-  const auto detection = heartbeat.timeout;
+  const bool is_off = heartbeat.interval.count() <= 0 || heartbeat.timeout.count() <= 0;
+  const auto detection = std::min<std::chrono::nanoseconds>(
+      is_off ? rpc::Heartbeat{}.timeout : heartbeat.timeout, std::chrono::hours{1});
+  const auto hang = set_or(options.hang, 12 * detection);
   const Times times{
       .detection = detection,
-      .hang = set_or(options.hang, 12 * detection),
-      .patience = set_or(options.patience, 120 * detection),
+      .hang = hang,
+      .patience = set_or(options.patience, std::max(120 * detection, 10 * hang)),
       .ask_interval = std::min<std::chrono::nanoseconds>(std::chrono::seconds{1}, detection / 5)};
   if (times.hang < detection)
     throw rpc::Error(
@@ -132,7 +138,7 @@ class Training {
   std::string outside_text(const Generation& current) const;
   rpc::Error too_few(std::size_t ready, const Generation& current) const;
   std::optional<Outcome> train(const Generation& generation);
-  collectives::Group form_group(const Generation& generation) const;
+  collectives::Group form_group(const Generation& generation);
   void begin(const Generation& generation, const collectives::Group& group);
   // The state of the board that this rank has read; initially none.
   struct Known {
@@ -140,14 +146,14 @@ class Training {
     bool change = false;
   };
   std::function<Vote()> begin_vote(const Generation& generation, const collectives::Group& group,
-                                   Known& known, Vote own);
+                                   Known& known, Vote own) const;
   bool finish(const Generation& generation) const;
   void recover_if_stale();
   void failed(const Generation& generation);  // in the handler of the error
   std::string group_name(const Generation& generation) const;
   // waited: how long this worker has waited for the others to form the generation's group; nullopt: it does
   // not wait for it.
-  void check_members(const Generation& generation, std::optional<rpc::Clock::duration> waited) const;
+  void check_members(const Generation& generation, std::optional<rpc::Clock::duration> waited);
   // nullopt: the member does not answer within the detection time.
   std::vector<std::pair<AgentId, std::optional<collectives::Activity>>> activities(
       const Generation& generation, std::size_t most = SIZE_MAX) const;
@@ -180,9 +186,14 @@ class Training {
     std::map<AgentId, std::uint64_t> begun;
     rpc::Clock::time_point asked, changed;
   } progress_;
-  // Whether a worker has hung in the generation that has failed: it does not come to the next group either.
-  bool hung_ = false;
-  rpc::Clock::time_point agreed_;  // the last agreement of all ranks in this generation
+  // Members for which a collective of the generation that has failed waited in vain: they do not come to the
+  // next group either.
+  std::set<AgentId> late_;
+  struct Idle {
+    std::uint64_t begun = 0;
+    rpc::Clock::time_point since;
+  };
+  std::map<AgentId, Idle> idle_;  // members that do not take part in the group that is being formed
 };
 
 std::variant<Generation, Outcome> Training::agree() {
@@ -275,14 +286,13 @@ std::optional<Outcome> Training::train(const Generation& generation) {
   std::optional<collectives::Group> group;
   try {
     group = form_group(generation);
-    hung_ = false;
+    late_.clear();
     recover_if_stale();
     access_.set_votes([this, &generation, &group, known = Known()](Vote own) mutable {
       return begin_vote(generation, *group, known, own);
     });
     access_.begin_generation(generation.number);
     begin(generation, *group);
-    agreed_ = rpc::Clock::now();
     body_(*group);
     access_.end_body();
     access_.set_votes(nullptr);
@@ -298,9 +308,7 @@ std::optional<Outcome> Training::train(const Generation& generation) {
     access_.set_votes(nullptr);
     if (group) group->abort(error.what());
     if (!ends_a_generation(error.kind())) throw;
-    // It is hardly the deadline of another call of the program, which would be shorter.
-    if (group)
-      hung_ = error.kind() == ErrorKind::deadline_exceeded && rpc::Clock::now() - agreed_ >= times_.hang;
+    late_ = collectives::CollectivesLayer::of(*agent_.core())->late_members();
     failed(generation);
     return std::nullopt;
   } catch (const std::exception& error) {
@@ -316,10 +324,11 @@ std::optional<Outcome> Training::train(const Generation& generation) {
 
 // The rendezvous of a group waits for all members. If one is gone, this worker cancels it. The store may
 // learn late that a member has died, so the members are called if the rendezvous takes long.
-collectives::Group Training::form_group(const Generation& generation) const {
+collectives::Group Training::form_group(const Generation& generation) {
   collectives::GroupOptions options = options_.group;
   options.name = group_name(generation);
   options.late_after = times_.hang;
+  options.timeout = std::max(options.timeout, 2 * times_.hang);
   options.stall_warning = times_.detection;
   options.members.clear();
   for (const AgentId& member : generation.members) options.members.push_back(member.name);
@@ -336,6 +345,7 @@ collectives::Group Training::form_group(const Generation& generation) const {
                        return true;
                      });
   const auto begun = rpc::Clock::now();
+  idle_.clear();
   for (Board::View view = board_->view(); !made->ready; view = board_->view()) {
     const auto gone = std::find_if(generation.members.begin(), generation.members.end(),
                                    [&](const AgentId& member) { return view.is_unavailable(member); });
@@ -371,7 +381,7 @@ void Training::begin(const Generation& generation, const collectives::Group& gro
 // All ranks call it at a commit or a step. Ranks may know different joins and departures, so they agree by a
 // collective.
 std::function<Vote()> Training::begin_vote(const Generation& generation, const collectives::Group& group,
-                                           Known& known, Vote own) {
+                                           Known& known, Vote own) const {
   if (access_.leaving()) {
     board_->withdraw();
     known.change = true;
@@ -383,9 +393,8 @@ std::function<Vote()> Training::begin_vote(const Generation& generation, const c
   const at::Tensor any = at::tensor({int{known.change}, int{own.veto}}, at::kByte);
   const auto agreement =
       std::make_shared<rpc::Future<void>>(group.inlined().all_reduce(any, collectives::ReduceOp::max));
-  return [this, any, agreement]() -> Vote {
+  return [any, agreement]() -> Vote {
     agreement->get();
-    agreed_ = rpc::Clock::now();
     const auto* const agreed = any.const_data_ptr<std::uint8_t>();
     return {.change = agreed[0] != 0, .veto = agreed[1] != 0};
   };
@@ -430,7 +439,12 @@ std::vector<std::pair<AgentId, std::optional<collectives::Activity>>> Training::
   std::vector<std::pair<AgentId, std::optional<collectives::Activity>>> answers;
   for (auto& [member, answer] : asked) {
     auto result = rpc::capture([&answer = answer] { return answer.get(); });
-    answers.emplace_back(member, result.ok() ? std::optional(result.value()) : std::nullopt);
+    const auto kind = result.ok() ? std::nullopt : std::optional(rpc::error_kind(result.error()));
+    if (kind && ends_a_generation(*kind)) {
+      answers.emplace_back(member, std::nullopt);
+    } else {  // an agent that does not know the question, of an earlier version, is alive
+      answers.emplace_back(member, kind ? collectives::Activity{.takes_part = true} : result.value());
+    }
   }
   (void)board_->view();  // throws if it is this agent that has ended
   return answers;
@@ -451,13 +465,18 @@ bool Training::progresses(const Generation& current) {
 // lease. A worker that answers, and takes no part although the others wait, hangs in code of the program. If
 // a worker that is removed or excluded continues, it announces itself again and joins at the next commit of
 // the others.
-void Training::check_members(const Generation& generation, std::optional<rpc::Clock::duration> waited) const {
-  const auto limit = hung_ ? times_.detection : times_.hang;
+void Training::check_members(const Generation& generation, std::optional<rpc::Clock::duration> waited) {
   for (const auto& [member, activity] : activities(generation)) {
     if (!activity) {
       board_->remove(member);
-    } else if (waited && *waited >= limit && !activity->takes_part &&
-               board_->refresh().current.number == generation.number) {
+      continue;
+    }
+    const auto now = rpc::Clock::now();
+    Idle& idle = idle_.try_emplace(member, Idle{activity->begun, now}).first->second;
+    if (idle.begun != activity->begun) idle = {activity->begun, now};
+    const auto limit = late_.contains(member) ? times_.detection : times_.hang;
+    if (waited && std::min(*waited, now - idle.since) >= limit && !activity->takes_part &&
+        board_->refresh().current.number == generation.number) {
       const std::string why = "'" + member.name + "' does not form the group of generation " +
                               std::to_string(generation.number) + ", for which others have waited for " +
                               rpc::seconds_text(*waited);

@@ -66,14 +66,15 @@ struct RunOptions {
   // those of the launcher.
   WorkerLimits workers = {};
   // A worker for which others have waited for this time, in a collective, in an exchange of messages or to
-  // form a group, is excluded, although its agent answers. The driver of `weft launch` ends its process.
-  // Otherwise the worker joins again when it makes progress. The time must exceed the longest pause of a
-  // worker between two operations of the group, such as a validation on one rank only. 0: 12 times the
-  // detection time, or 1 minute by default.
+  // form a group, is excluded, although its agent answers, unless it makes progress in other groups. The
+  // driver of `weft launch` ends its process. Otherwise the worker joins again when it makes progress. The
+  // time must exceed the longest pause of a worker between two operations of its groups, such as a validation
+  // on one rank only. 0: 12 times the detection time, or 1 minute by default.
   std::chrono::nanoseconds hang{0};
   // run() throws deadline_exceeded if for this time there are fewer workers than the minimum, or if this
   // worker waits for others that have not made progress for this time. A worker that has waited for a
-  // sixtieth of this time logs the reason. 0: 120 times the detection time, or 10 minutes by default.
+  // sixtieth of this time logs the reason. 0: 120 times the detection time, or 10 minutes by default, and at
+  // least 10 times `hang`.
   std::chrono::nanoseconds patience{0};
   // A worker that joins receives modules and optimizers of LibTorch during the next step of all ranks, in
   // which it has weight 0. Only for programs with State::step() and an ElasticSampler in the state
@@ -82,7 +83,8 @@ struct RunOptions {
   // Throws resource_exhausted when a generation beyond this number of changes begins.
   std::optional<std::uint64_t> max_changes = {};
 
-  // run() sets name, members, late_after (`hang`) and stall_warning (the detection time).
+  // run() sets name, members, late_after (`hang`) and stall_warning (the detection time). `timeout` is at
+  // least twice `hang`.
   collectives::GroupOptions group = {};
   // Called on all ranks before the body, in every generation. Use this function to give the new group to
   // objects that outlive the body (ddp->set_group(change.group)).

@@ -71,8 +71,11 @@ std::function<Vote()> State::begin_vote(Vote own) {
 }
 
 // When the transfers of this rank are complete, a sender may change its state, and a receiver has the state.
+// The other ranks wait for these ranks, since the transfer may take longer than ranks may be late.
 void State::receive() {
   for (const auto& complete : std::exchange(in_transit_, {})) complete();
+  if (const auto group = std::exchange(transit_group_, std::nullopt))
+    group->barrier(group->options().timeout).get();
 }
 
 bool State::take_received() {
@@ -98,7 +101,10 @@ bool State::commit_all() {
   receive();
   take_received();
   const bool is_sharded = !sharded_parts().empty();
-  if (is_sharded) stage(standing_.commits + 1);
+  if (is_sharded) {
+    stage(standing_.commits + 1);
+    if (group_) group_->barrier(group_->options().timeout).get();  // some ranks copy more than others
+  }
   const auto agreed = begin_vote({});
   bool change = false;
   if (is_sharded) change = agreed().change;
@@ -174,6 +180,7 @@ void State::recover() {
 
 std::optional<int> State::sync(const collectives::Group& group) {
   in_transit_.clear();
+  transit_group_.reset();
   receives_commits_.reset();
   calls_ = 0;
   StandingMessage own{.synced = standing_.synced,
@@ -234,6 +241,7 @@ std::optional<int> State::sync(const collectives::Group& group) {
 }
 
 void State::sync_later(const collectives::Group& group, const SyncPlan& plan, std::uint64_t commits) {
+  transit_group_ = group;
   for (const Transfer& transfer : plan.later)
     if (transfer.to == group.rank()) receives_commits_ = commits;
   for (const Part& part : parts_)

@@ -213,6 +213,7 @@ class WEFT_EXPORT State {
   std::uint64_t calls_ = 0;                             // of commit_every(), since the last commit
   bool sends_later_ = false;                            // RunOptions::sync_later
   std::vector<std::function<void()>> in_transit_ = {};  // to be called before the next vote
+  std::optional<collectives::Group> transit_group_;     // in which some ranks have transfers
   std::optional<std::uint64_t> receives_commits_;       // this rank is new: its state is in transit
   Votes votes_;                                         // the agreement of the ranks; empty outside run()
   std::optional<collectives::Group> group_;             // of the latest sync(), within run()

@@ -43,9 +43,10 @@ struct GroupOptions {
   // The timeout of the rendezvous in create(), and the default timeout of collectives. It starts when this
   // member calls the operation.
   std::chrono::nanoseconds timeout = std::chrono::minutes{10};
-  // If a rank has not begun a collective this long after another one, or has not sent or received a message,
-  // the group fails with deadline_exceeded, which names the rank. Unlike `timeout`, it does not limit the
-  // time of the transfer in a collective. It does not apply to calls that state a timeout. 0: no such limit.
+  // If a rank has not begun a collective this long after another one, and has begun no other collective and
+  // received no message in the second half of this time, or has not sent or received a message, the group
+  // fails with deadline_exceeded, which names the rank. Unlike `timeout`, it does not limit the time of the
+  // transfer in a collective. It does not apply to calls that state a timeout. 0: no such limit.
   std::chrono::nanoseconds late_after = std::chrono::nanoseconds{0};
   // If a collective has waited for this time for other ranks, a warning is logged that names it and the
   // ranks. 0: never.

@@ -19,6 +19,7 @@ class StateAccess {
     state_.generation_ = 0;
     state_.group_.reset();
     state_.in_transit_.clear();
+    state_.transit_group_.reset();
     state_.receives_commits_.reset();
     state_.stage(state_.commits());
     state_.copy();

@@ -181,6 +181,19 @@ TEST_P(GroupEnds, ARankThatIsLateIsReportedToAll) {
   test::expect_error(std::move(received), ErrorKind::deadline_exceeded, "rank 0 (worker0)");
 }
 
+// A rank that makes progress in another group, as a stage of a pipeline does while a spare waits, is not
+// late.
+TEST_P(GroupEnds, ARankThatWorksInAnotherGroupIsNotLate) {
+  const auto late = company.groups({.late_after = 1s}), others = company.groups();
+  auto waits = late[2].barrier();
+  const auto begun = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begun < 2200ms)
+    together(others, [](const Group& group) { return group.barrier(); });
+  for (auto& future : but(2, [&](const Group& group) { return late[group.rank()].barrier(); }))
+    got(std::move(future));
+  got(std::move(waits));
+}
+
 TEST_P(GroupEnds, AMemberThatDiesIsNamedToAll) {
   const auto others = company.groups();
   together(groups, [](const Group& group) { return group.barrier(); });

@@ -125,6 +125,7 @@ std::shared_ptr<GroupCore> CollectivesLayer::find(const GroupId& id) const {
 }
 
 std::optional<rpc::Error> CollectivesLayer::deliver(const GroupId& id, std::size_t bytes, Event event) {
+  ++delivered_;
   std::shared_ptr<GroupCore> group;
   {
     rpc::MutexLock lock(mutex_);
@@ -155,7 +156,7 @@ std::vector<std::shared_ptr<GroupCore>> CollectivesLayer::all() const {
 }
 
 Activity CollectivesLayer::activity(const std::string& group) const {
-  Activity activity{.begun = numbers_};
+  Activity activity{.begun = numbers_ + delivered_};
   {
     rpc::MutexLock lock(mutex_);
     for (const Expected& each : expected_) activity.takes_part |= each.name == group;
@@ -165,6 +166,16 @@ Activity CollectivesLayer::activity(const std::string& group) const {
     activity.begun += each->collectives().begun();
   }
   return activity;
+}
+
+void CollectivesLayer::add_late(const rpc::AgentId& member) {
+  rpc::MutexLock lock(mutex_);
+  late_.insert(member);
+}
+
+std::set<rpc::AgentId> CollectivesLayer::late_members() {
+  rpc::MutexLock lock(mutex_);
+  return std::exchange(late_, {});
 }
 
 void CollectivesLayer::stats(rpc::LayerStats& to) const {

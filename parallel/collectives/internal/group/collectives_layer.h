@@ -10,6 +10,7 @@
 
 #include <deque>
 #include <map>
+#include <set>
 #include <vector>
 
 namespace weft::collectives {
@@ -46,6 +47,10 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
 
   std::size_t kept_early() const;  // the number of messages for groups that are being created
   Activity activity(const std::string& group) const;
+  // Members that had not begun a collective when its group failed because of that. late_members() returns
+  // those since its last call.
+  void add_late(const rpc::AgentId& member);
+  std::set<rpc::AgentId> late_members();
   // All groups that have been added and still exist.
   std::vector<std::shared_ptr<GroupCore>> all() const;
 
@@ -90,7 +95,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   const std::shared_ptr<rpc::AgentCore> core_;
   const std::shared_ptr<nccl::Devices> devices_;
   const std::shared_ptr<FlightWriter> flights_ = std::make_shared<FlightWriter>();
-  std::atomic<std::uint64_t> numbers_{0};
+  std::atomic<std::uint64_t> numbers_{0}, delivered_{0};
   mutable rpc::Mutex mutex_;
   std::map<GroupId, std::weak_ptr<GroupCore>> groups_ WEFT_GUARDED_BY(mutex_);
   rpc::LayerStats figures_ WEFT_GUARDED_BY(mutex_);  // the figures of count()
@@ -98,6 +103,7 @@ class WEFT_EXPORT CollectivesLayer final : public rpc::CallHook,
   EarlyGroups early_ WEFT_GUARDED_BY(mutex_);
   std::size_t early_messages_ WEFT_GUARDED_BY(mutex_) = 0;
   std::size_t early_bytes_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::set<rpc::AgentId> late_ WEFT_GUARDED_BY(mutex_);
   // The latest groups that have failed and are removed.
   std::deque<std::pair<GroupId, rpc::Error>> failed_ WEFT_GUARDED_BY(mutex_);
   std::map<rpc::AgentId, rpc::Error> gone_ WEFT_GUARDED_BY(mutex_);  // peers; kept while groups are expected

@@ -1,5 +1,6 @@
 #include <weft/parallel/collectives/internal/group/group_collectives.h>
 
+#include <weft/parallel/collectives/internal/group/collectives_layer.h>
 #include <weft/parallel/collectives/operation/internal/signature_bytes.h>
 #include <weft/rpc/core/duration_text.h>
 
@@ -96,7 +97,7 @@ void GroupCollectives::watch(const Pointer& collective) {
     collective->warns_at_ = group_.deadline_of(warns_after);
   const auto late_after = group_.options().late_after;
   if (late_after.count() > 0 && !collective->collective_.timeout)
-    collective->late_at_ = group_.deadline_of(late_after);
+    collective->late_at_ = group_.deadline_of(late_after / 2);
   record(*collective);
   failure_.arm(std::min({collective->deadline_, collective->warns_at_, collective->late_at_}));
 }
@@ -325,21 +326,39 @@ void GroupCollectives::warn(CollectiveInFlight& collective) const {
                                                           " for " + who + ": all ranks must call it");
 }
 
-// Asks all members. A member that does not reply soon also counts as missing.
+// Asks all members. A member that does not reply soon also counts as missing. Before the deadline, a member
+// that makes progress elsewhere, for example in a group that was split from this one, does not: it is asked
+// again.
 void GroupCollectives::ask_who_is_missing(const Pointer& collective, std::chrono::nanoseconds limit,
                                           bool must_end) {
   struct Answers {
     int open;
-    std::map<int, std::string> missing;
+    std::map<int, std::string> missing = {};
+    std::map<int, std::uint64_t> activity = {};
   };
-  const auto answers = std::make_shared<Answers>(Answers{group_.size(), {}});
+  const auto answers = std::make_shared<Answers>(Answers{group_.size()});
   const auto answered = [this, alive = group_.shared_from_this(), collective, answers, limit, must_end](
-                            int rank, const char* fault) {
-    if (fault != nullptr) answers->missing[rank] = group_.describe(rank) + " " + fault;
+                            int rank, const char* fault, std::optional<std::uint64_t> activity = {}) {
+    auto& missing = answers->missing;
+    if (fault != nullptr) missing[rank] = group_.describe(rank) + " " + fault;
+    if (activity) answers->activity[rank] = *activity;
     if (--answers->open != 0 || !running_.contains(collective->sequence())) return;
+    const auto before = std::exchange(collective->activity_, answers->activity);
+    const auto progresses = [&](const auto& entry) {
+      const auto [now, then] = std::pair(answers->activity.find(entry.first), before.find(entry.first));
+      return now != answers->activity.end() && (then == before.end() || then->second != now->second);
+    };
+    if (!must_end && std::erase_if(missing, progresses) != 0) {
+      collective->late_at_ = group_.deadline_of(limit / 2);
+      failure_.arm(collective->late_at_);
+    }
+    if (missing.empty() && !must_end) return;
     std::string who;
-    for (const auto& [missing, text] : answers->missing) who += (who.empty() ? "" : ", ") + text;
-    if (who.empty() && !must_end) return;
+    const auto layer = CollectivesLayer::of(*group_.agent());
+    for (const auto& [late, text] : missing) {
+      who += (who.empty() ? "" : ", ") + text;
+      layer->add_late(group_.members()[static_cast<std::size_t>(late)]);
+    }
     if (who.empty()) who = "all ranks have begun it";
     failure_.fail_now(rpc::ErrorKind::deadline_exceeded, collective->text() + " did not complete within " +
                                                              rpc::seconds_text(limit) + ": " + who);
@@ -349,14 +368,21 @@ void GroupCollectives::ask_who_is_missing(const Pointer& collective, std::chrono
       answered(rank, nullptr);
       continue;
     }
-    group_.peer(rank)
-        .with({.timeout = timeout_for_answers})
-        .template call<&GroupService::standing>(group_.id(), collective->sequence())
-        .then([this, answered, rank](rpc::Result<bool>&& begun) {
-          const char* const fault = !begun.ok()     ? "does not answer"
-                                    : begun.value() ? nullptr
-                                                    : "has not begun it";
-          group_.run([answered, rank, fault] { answered(rank, fault); });
+    const auto peer = group_.peer(rank).with({.timeout = timeout_for_answers});
+    peer.template call<&GroupService::standing>(group_.id(), collective->sequence())
+        .then([this, answered, rank, must_end, peer](rpc::Result<bool>&& begun) {
+          const auto answer = [this, answered, rank](const char* fault,
+                                                     std::optional<std::uint64_t> activity) {
+            group_.run([answered, rank, fault, activity] { answered(rank, fault, activity); });
+          };
+          if (!begun.ok()) return answer("does not answer", {});
+          if (begun.value()) return answer(nullptr, {});
+          if (must_end) return answer("has not begun it", {});
+          peer.template call<&GroupService::activity>(group_.name())
+              .then([answer](rpc::Result<Activity>&& activity) {
+                activity.ok() ? answer("has not begun it", activity.value().begun)
+                              : answer("does not answer", {});
+              });
         });
   }
 }

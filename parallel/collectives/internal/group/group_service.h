@@ -39,8 +39,9 @@ WEFT_CODEC(RoundKey, number, launch, monitored)
 // The state of a member, which shows whether its program makes progress.
 struct Activity {
   bool takes_part = false;  // a group of the asked name exists here, or is being created
-  std::uint64_t begun =
-      0;  // collectives that all groups of the agent have begun, and groups that it has created
+  // Changes if the program makes progress: the collectives that all groups of the agent have begun, the
+  // messages that they have received, and the groups that it has created.
+  std::uint64_t begun = 0;
 };
 WEFT_CODEC(Activity, takes_part, begun)
 
