@@ -145,8 +145,7 @@ class Training {
     std::uint64_t version = 0;
     bool change = false;
   };
-  std::function<Vote()> begin_vote(const Generation& generation, const collectives::Group& group,
-                                   Known& known, Vote own) const;
+  Vote vote(const Generation& generation, const collectives::Group& group, Known& known, Vote own) const;
   bool finish(const Generation& generation) const;
   void recover_if_stale();
   void failed(const Generation& generation);  // in the handler of the error
@@ -289,7 +288,7 @@ std::optional<Outcome> Training::train(const Generation& generation) {
     late_.clear();
     recover_if_stale();
     access_.set_votes([this, &generation, &group, known = Known()](Vote own) mutable {
-      return begin_vote(generation, *group, known, own);
+      return vote(generation, *group, known, own);
     });
     access_.begin_generation(generation.number);
     begin(generation, *group);
@@ -380,8 +379,8 @@ void Training::begin(const Generation& generation, const collectives::Group& gro
 
 // All ranks call it at a commit or a step. Ranks may know different joins and departures, so they agree by a
 // collective.
-std::function<Vote()> Training::begin_vote(const Generation& generation, const collectives::Group& group,
-                                           Known& known, Vote own) const {
+Vote Training::vote(const Generation& generation, const collectives::Group& group, Known& known,
+                    Vote own) const {
   if (access_.leaving()) {
     board_->withdraw();
     known.change = true;
@@ -391,13 +390,9 @@ std::function<Vote()> Training::begin_vote(const Generation& generation, const c
     known = {view.version, next && next->members != generation.members};
   }
   const at::Tensor any = at::tensor({int{known.change}, int{own.veto}}, at::kByte);
-  const auto agreement =
-      std::make_shared<rpc::Future<void>>(group.inlined().all_reduce(any, collectives::ReduceOp::max));
-  return [any, agreement]() -> Vote {
-    agreement->get();
-    const auto* const agreed = any.const_data_ptr<std::uint8_t>();
-    return {.change = agreed[0] != 0, .veto = agreed[1] != 0};
-  };
+  group.inlined().all_reduce(any, collectives::ReduceOp::max).get();
+  const auto* const agreed = any.const_data_ptr<std::uint8_t>();
+  return {.change = agreed[0] != 0, .veto = agreed[1] != 0};
 }
 
 bool Training::finish(const Generation& generation) const {

@@ -64,10 +64,10 @@ void State::stage(std::uint64_t number) {
   for (ShardedPart* const part : sharded_parts()) part->stage(number, group_ ? &*group_ : nullptr);
 }
 
-std::function<Vote()> State::begin_vote(Vote own) {
+Vote State::vote(Vote own) {
   if (votes_) return votes_(own);
   if (group_ && !sharded_parts().empty()) group_->barrier().get();  // all ranks have staged their parts
-  return [own] { return own; };
+  return own;
 }
 
 // When the transfers of this rank are complete, a sender may change its state, and a receiver has the state.
@@ -95,22 +95,22 @@ void State::end_body() {
 
 // The agreement is complete when all ranks have staged their sharded parts, and only then does a rank
 // confirm its own. So if a rank does not learn of the agreement, it has staged the commit that other ranks
-// may have confirmed. A state without sharded parts is copied during the agreement, whose failure then loses
-// no steps.
+// may have confirmed. A state without sharded parts is copied before the agreement, so that a failure of the
+// agreement loses no steps.
 bool State::commit_all() {
   receive();
   take_received();
   const bool is_sharded = !sharded_parts().empty();
+  const auto confirm = [&] { count_commit(), copy(); };
   if (is_sharded) {
     stage(standing_.commits + 1);
     if (group_) group_->barrier(group_->options().timeout).get();  // some ranks copy more than others
+  } else {
+    confirm();
   }
-  const auto agreed = begin_vote({});
-  bool change = false;
-  if (is_sharded) change = agreed().change;
-  count_commit();
-  copy();
-  return is_sharded ? change : agreed().change;
+  const bool change = vote({}).change;
+  if (is_sharded) confirm();
+  return change;
 }
 
 void State::count_commit() {

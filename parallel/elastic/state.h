@@ -123,8 +123,6 @@ struct Vote {
   bool change = false;  // some rank has detected that workers join or leave
   bool veto = false;    // some rank is not ready: the step is not applied
 };
-// Begins the agreement of the ranks; the returned function waits for its result.
-using Votes = std::function<std::function<Vote()>(Vote own)>;
 
 class WEFT_EXPORT State {
  public:
@@ -199,8 +197,7 @@ class WEFT_EXPORT State {
   void receive();
   bool take_received();  // installs the state that has arrived; false: no state has arrived
   void end_body();
-  Vote vote(Vote own) { return begin_vote(own)(); }
-  std::function<Vote()> begin_vote(Vote own);
+  Vote vote(Vote own);
   std::vector<ShardedPart*> sharded_parts() const;
 
   std::vector<Part> parts_;
@@ -215,7 +212,7 @@ class WEFT_EXPORT State {
   std::vector<std::function<void()>> in_transit_ = {};  // to be called before the next vote
   std::optional<collectives::Group> transit_group_;     // in which some ranks have transfers
   std::optional<std::uint64_t> receives_commits_;       // this rank is new: its state is in transit
-  Votes votes_;                                         // the agreement of the ranks; empty outside run()
+  std::function<Vote(Vote)> votes_;                     // the agreement of the ranks; empty outside run()
   std::optional<collectives::Group> group_;             // of the latest sync(), within run()
   std::atomic<bool> leaving_ = false;
 };

@@ -31,7 +31,7 @@ class StateAccess {
     state_.leaving_ = false;
   }
   // An empty function: the generation has ended.
-  void set_votes(Votes votes) {
+  void set_votes(std::function<Vote(Vote)> votes) {
     state_.votes_ = std::move(votes);
     if (!state_.votes_) state_.group_.reset();
   }

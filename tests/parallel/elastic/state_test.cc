@@ -273,8 +273,7 @@ TEST(StateOf, ACheckCommitsOnlyIfWorkersChange) {
   bool change = false;
   State state;
   state.add("value", value);
-  detail::StateAccess(state).set_votes(
-      [&](Vote own) { return [&change, own] { return Vote{.change = change, .veto = own.veto}; }; });
+  detail::StateAccess(state).set_votes([&](Vote own) { return Vote{.change = change, .veto = own.veto}; });
   state.check();
   EXPECT_EQ(state.commits(), 0U);
   change = true;
@@ -368,10 +367,8 @@ TEST(StateOf, ARankWithoutTheResultOfTheVoteGetsTheStepOfTheOthers) {
     for (int step = 0; step < 3; ++step) trainer.state.step([&] { trainer.step(step); });
     detail::StateAccess access(trainer.state);
     access.set_votes([&](Vote own) {
-      return [&group, own] {
-        if (group.rank() == 1) throw rpc::Error(ErrorKind::peer_lost, "in the vote");
-        return own;
-      };
+      if (group.rank() == 1) throw rpc::Error(ErrorKind::peer_lost, "in the vote");
+      return own;
     });
     const auto error = error_of([&] { trainer.state.step([&] { trainer.step(3); }); });
     EXPECT_EQ(error.has_value(), group.rank() == 1);
@@ -395,8 +392,7 @@ TEST(StateOf, AStepIsAppliedUnlessARankVetoesAndBeforeAChange) {
   state.add("value", value);
   EXPECT_FALSE(state.step([&] { ++value; }, false));
   bool veto = true;
-  detail::StateAccess(state).set_votes(
-      [&](Vote) { return [&veto] { return Vote{.change = true, .veto = veto}; }; });
+  detail::StateAccess(state).set_votes([&](Vote) { return Vote{.change = true, .veto = veto}; });
   EXPECT_FALSE(state.step([&] { ++value; }));
   EXPECT_EQ(value, 0);
   EXPECT_EQ(state.commits(), 0U);

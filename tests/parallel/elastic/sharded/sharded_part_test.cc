@@ -311,11 +311,9 @@ struct OnRank {
   // commit.
   void commit_twice() {
     access.set_votes([this](Vote own) {
-      return [this, own] {
-        world.barrier().get();
-        if (fails) throw rpc::Error(ErrorKind::aborted, "another rank does not answer");
-        return own;
-      };
+      world.barrier().get();
+      if (fails) throw rpc::Error(ErrorKind::aborted, "another rank does not answer");
+      return own;
     });
     step();
     state.commit();
