@@ -193,8 +193,10 @@ ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<to
     for (const PrecisionOf& entry : options_.precision_of)
       if (const auto is_of = [&](const auto& each) { return matches_or_contains(entry.pattern, each.key()); };
           std::ranges::none_of(module_->named_parameters(), is_of) &&
-          std::ranges::none_of(module_->named_buffers(), is_of))
-        refuse_module("no parameter or buffer matches \"" + entry.pattern +
+          std::ranges::none_of(module_->named_buffers(), is_of) &&
+          std::ranges::none_of(blocks_,
+                               [&](const std::string& name) { return matches(entry.pattern, name); }))
+        refuse_module("no parameter, buffer or block matches \"" + entry.pattern +
                       "\" of precision_of, expected a pattern of their names or of their modules'");
     return units_of(module_owner, *module_, blocks_, ignored_, options_.values.get());
   });
@@ -208,6 +210,8 @@ ShardedModule::ShardedModule(const collectives::Group& group, std::shared_ptr<to
                                .initialize = options_.initialize}};
   std::vector<UnitParameters> units =
       expect_equal_units(setup.groups.gathers, module_owner, std::move(found), to_text(options_));
+  if (options_.replicas)  // the ranks of a replica may be equal, and the replicas not
+    units = expect_equal_units(*options_.replicas, module_owner, std::move(units), to_text(options_));
   const NamedTensors buffers = select(module_->named_buffers(), false, options_.ignored, blocks);
   NamedTensors from_rank_zero = buffers;
   for (const UnitParameters& unit : units)

@@ -77,7 +77,7 @@ class WEFT_EXPORT ShardedModule {
   // them, evaluate, or change them. All ranks create and destroy it with equal options, between iterations
   // (failed_precondition on all ranks). invalid_argument: a pattern matches no block, there is no such rank,
   // or changes on one rank are to be kept. A rank needs memory for what it gathers, and with Changes::kept
-  // for a copy of its part. While one rank has gathered parameters, there are no forwards and no other
+  // for a copy of its part. While one rank has gathered parameters, there are no forwards, backwards or other
   // gathers. With mixed precision the values are rounded; add_to() has the exact values. With Changes::kept,
   // elements that this rank has changed are copied into its part when the guard is destroyed: make the same
   // changes on all ranks. Elements that have not changed keep their bits, also with mixed precision: a value

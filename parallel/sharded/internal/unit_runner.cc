@@ -154,12 +154,14 @@ void UnitRunner::split_all() {
 }
 
 // Ranks that gathered other units than each other would mix their elements.
-void UnitRunner::expect_equal_gathers(rpc::Result<std::vector<std::size_t>>& units, std::optional<int> root) {
+void UnitRunner::expect_equal_gathers(rpc::Result<std::vector<std::size_t>>& units, std::optional<int> root,
+                                      bool keeps_changes) {
   const collectives::Group& group = units_.setup().groups.gathers;
   std::uint64_t hash = 0;
   if (units.ok()) {
     hash = hash_of(units.value());
-    hash = (hash ^ static_cast<std::uint64_t>(root ? *root + 1 : 0)) * 0x100000001b3 | 1;
+    const int others = 2 * (root ? *root + 1 : 0) + int{keeps_changes};
+    hash = (hash ^ static_cast<std::uint64_t>(others)) * 0x100000001b3 | 1;
   }
   const at::Tensor all = at::empty({group.size()}, at::kLong);
   group.all_gather(all, at::full({1}, static_cast<std::int64_t>(hash), at::kLong)).get();
@@ -168,7 +170,8 @@ void UnitRunner::expect_equal_gathers(rpc::Result<std::vector<std::size_t>>& uni
     if (all[rank].item<std::int64_t>() != all[group.rank()].item<std::int64_t>())
       throw Error(ErrorKind::failed_precondition,
                   "FullyShardedDataParallel: gather(): rank " + std::to_string(rank) +
-                      " has other blocks or another root than rank " + std::to_string(group.rank()) +
+                      " has other blocks, another root or other changes than rank " +
+                      std::to_string(group.rank()) +
                       ", or an error; expected the same arguments on all ranks");
 }
 
@@ -183,8 +186,9 @@ UnitRunner::KeptWhole UnitRunner::keep_whole(rpc::Result<std::vector<std::size_t
     throw Error(ErrorKind::failed_precondition,
                 "FullyShardedDataParallel: a gather() on one rank together with another gather(), expected "
                 "the guard of the first one to end before");
-  KeptWhole kept{.units = {}, .on_one_rank = root.has_value()};
-  expect_equal_gathers(units, root);
+  KeptWhole kept{.is_here = !root || *root == units_.setup().groups.gathers.rank(),
+                 .on_one_rank = root.has_value()};
+  expect_equal_gathers(units, root, keeps_changes);
   try {
     split_all();  // parameters may have changed
     units_.take_replaced();
@@ -197,9 +201,9 @@ UnitRunner::KeptWhole UnitRunner::keep_whole(rpc::Result<std::vector<std::size_t
   }
   ++gathered_;
   on_one_rank_ = kept.on_one_rank;
-  if (!root || *root == units_.setup().groups.gathers.rank()) kept.units = std::move(units).get();
+  kept.units = std::move(units).get();
   for (const std::size_t unit : kept.units) {
-    ++kept_[unit];
+    if (kept.is_here) ++kept_[unit];
     if (keeps_changes) kept.before.push_back(units_.own_elements(unit));
   }
   return kept;
@@ -223,8 +227,10 @@ void UnitRunner::release_whole(const KeptWhole& kept) {
     (void)rpc::capture([&] { units_.keep_changes(kept.units[i], kept.before[i]); });
   --gathered_;
   if (kept.on_one_rank) on_one_rank_ = false;
-  for (const std::size_t unit : kept.units) --kept_[unit];
-  split_all();
+  for (const std::size_t unit : kept.units)
+    if (kept.is_here) --kept_[unit];
+  // The gather of a unit fails if a forward has thrown meanwhile. The next use of the module reports it.
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) (void)rpc::capture([&] { split(unit); });
   for (const std::size_t unit : kept.units)
     if (kept.before.empty() && kept_[unit] == 0) units_.drop_replaced(unit);
 }
@@ -356,7 +362,7 @@ void UnitRunner::start_in_engine(const std::shared_ptr<Backward>& backward,
   writes_gradients_ =
       !data_parallel::is_partial_backward() ||
       std::any_of(expected.begin(), expected.end(), [](std::size_t count) { return count > 0; });
-  if (writes_gradients_ && gathered_ > 0)
+  if ((writes_gradients_ || on_one_rank_) && gathered_ > 0)
     throw Error(ErrorKind::failed_precondition,
                 "FullyShardedDataParallel: backward within gather(), expected its guard to end before");
   if (iteration != nullptr) expect_equal(*iteration);

@@ -42,8 +42,9 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
   // Units that are whole between keep_whole() and release_whole(). All ranks call these functions, between
   // iterations.
   struct KeptWhole {
-    std::vector<std::size_t> units;  // on this rank
-    bool on_one_rank = false;        // only one rank has them
+    std::vector<std::size_t> units = {};
+    bool is_here = false;      // this rank has them
+    bool on_one_rank = false;  // only one rank has them
     // Copies of this rank's elements of the units, to find changes; empty: changes are lost.
     std::vector<std::vector<at::Tensor>> before = {};
   };
@@ -88,7 +89,8 @@ class UnitRunner : public BlockObserver, public std::enable_shared_from_this<Uni
                        const std::shared_ptr<Iteration>& iteration);
   void add_to_sequence(const std::shared_ptr<Iteration>& iteration);
   void expect_equal(Iteration& iteration) const;
-  void expect_equal_gathers(rpc::Result<std::vector<std::size_t>>& units, std::optional<int> root);
+  void expect_equal_gathers(rpc::Result<std::vector<std::size_t>>& units, std::optional<int> root,
+                            bool keeps_changes);
   void start_gathers(std::size_t end);  // of the units in sequence_ before `end`
   void accumulated(std::size_t parameter, bool defined);
   void launch_ready();

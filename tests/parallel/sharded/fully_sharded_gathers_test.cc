@@ -1,6 +1,9 @@
 // ShardedModule::gather() of some blocks, and on one rank.
 #include "tests/parallel/sharded/models.h"
 
+#include <future>
+#include <stdexcept>
+
 namespace weft::sharded::fully_sharded_gathers_test {
 namespace {
 
@@ -145,12 +148,15 @@ TEST(PartialGathers, RefuseInvalidUseOnAllRanks) {
     refuse({.rank = 2}, "gather(): there is no rank 2, expected 0 to 1");
     // On one rank only.
     const bool is_first = group.rank() == 0;
-    refuse(
-        {.blocks = {is_first ? "layers.3" : "layers.2"}},
-        is_first ? "no block matches \"layers.3\"" : "rank 0 has other blocks or another root than rank 1");
+    refuse({.blocks = {is_first ? "layers.3" : "layers.2"}},
+           is_first ? "no block matches \"layers.3\""
+                    : "rank 0 has other blocks, another root or other changes than rank 1");
     refuse({.blocks = {is_first ? "layers.1" : "layers.2"}},
-           is_first ? "rank 1 has other blocks or another root than rank 0" : "rank 0 has other blocks");
-    refuse({.rank = group.rank()}, "has other blocks or another root");
+           is_first ? "rank 1 has other blocks, another root or other changes than rank 0"
+                    : "rank 0 has other blocks");
+    refuse({.rank = group.rank()}, "has other blocks, another root");
+    refuse({.changes = is_first ? Changes::kept : Changes::lost},
+           "has other blocks, another root or other changes");
     {
       const auto guard = fsdp.gather({.blocks = {"head"}, .rank = 0});
       refuse({}, "a gather() on one rank together with another gather()");
@@ -160,6 +166,64 @@ TEST(PartialGathers, RefuseInvalidUseOnAllRanks) {
       const auto guard = fsdp.gather({.blocks = {"head"}});
       refuse({.rank = 0}, "a gather() on one rank together with another gather()");
       expect_error([&] { own_loss(fsdp).backward(); }, "backward within gather()");
+    }
+  });
+}
+
+TEST(PartialGathers, LoseReplacedParametersOnAllRanks) {
+  on_ranks(2, [&](const Group& group) {
+    const auto model = std::make_shared<Model>();
+    FullyShardedDataParallel fsdp{group, model, {.block = "layers.*"}};
+    {
+      const auto guard = fsdp.gather({.rank = 0});
+      for (at::Tensor& parameter : model->parameters())
+        parameter.set_data(at::full(parameter.sizes(), 7.0, at::kDouble));
+    }
+    expect_parts(fsdp, Model(), 0);
+    const auto guard = fsdp.gather();
+    const Model expected;
+    for (const auto& parameter : model->named_parameters())
+      EXPECT_TRUE(at::equal(parameter.value(), expected.named_parameters()[parameter.key()]))
+          << parameter.key();
+  });
+}
+
+// The gradients of the inputs need the blocks of all ranks.
+TEST(PartialGathers, RefuseGradientsOfInputsOnOneRank) {
+  for (const int ranks : {1, 2})
+    on_ranks(ranks, [&](const Group& group) {
+      FullyShardedDataParallel fsdp{group, std::make_shared<Model>(), {.block = "layers.*"}};
+      const at::Tensor data = Batch::of_step(0, 1).data.clone().set_requires_grad(true);
+      const at::Tensor loss = fsdp.forward(data).sum();
+      const auto guard = fsdp.gather({.blocks = {"head"}, .rank = 0});
+      expect_error([&] { (void)torch::autograd::grad({loss}, {data}); }, "backward within gather()");
+    });
+}
+
+// The forward of rank 0 fails while it gathers a block that rank 1 does not gather.
+TEST(PartialGathers, EndAfterAForwardThatThrows) {
+  std::promise<void> failed;
+  on_ranks(2, [&](const Group& group) {
+    const bool is_first = group.rank() == 0;
+    torch::nn::Sequential model(torch::nn::Functional([&](const at::Tensor& x) {
+                                  if (!is_first) failed.get_future().wait();
+                                  return x.clone();
+                                }),
+                                torch::nn::Linear(3, 3), torch::nn::Functional([&](const at::Tensor& x) {
+                                  if (is_first) throw std::runtime_error("out of memory");
+                                  return x.clone();
+                                }),
+                                torch::nn::Linear(3, 3));
+    FullyShardedDataParallel fsdp{group, model, {.block = "*"}};
+    const auto run = [&] {
+      const auto guard = fsdp.gather({.blocks = {"1"}});
+      (void)fsdp.forward(at::ones({2, 3}));
+    };
+    if (is_first) {
+      EXPECT_THROW(run(), std::runtime_error);
+      failed.set_value();
+    } else {
+      expect_error(run, "rank 0: a forward of the module threw an exception");
     }
   });
 }

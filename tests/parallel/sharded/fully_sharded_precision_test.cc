@@ -357,10 +357,45 @@ TEST(BlockTypes, AreComparedAndMustMatch) {
                                     {.block = "layers.*", .precision_of = std::move(precision_of)}};
     };
     expect_error([&] { make({{"layers.*.norms", {.parameters = wide}}}); },
-                 "no parameter or buffer matches \"layers.*.norms\" of precision_of, expected a pattern of "
-                 "their names");
+                 "no parameter, buffer or block matches \"layers.*.norms\" of precision_of, expected a "
+                 "pattern of their names");
     expect_error([&] { make({{"head", {.parameters = group.rank() == 0 ? wide : narrow}}}); },
                  "rank 1 has options");
+  });
+}
+
+TEST(BlockTypes, AreComparedOverReplicas) {
+  on_ranks(4, [](const Group& all) {
+    const collectives::DeviceMesh mesh = two_replicas(all);
+    const bool first = mesh.group("replicate").rank() == 0;
+    expect_error(
+        [&] {
+          FullyShardedDataParallel{
+              mesh.group("shard"),
+              std::make_shared<Model>(),
+              {.block = "layers.*",
+               .precision_of = {{first ? "layers.0" : "layers.1", {.parameters = narrow}}},
+               .replicas = mesh.group("replicate")}};
+        },
+        "has options");
+  });
+}
+
+TEST(BlockTypes, ApplyToBlocksWithoutParameters) {
+  on_ranks(1, [](const Group& group) {
+    Type seen = at::kDouble;
+    torch::nn::Sequential model(torch::nn::Functional([&](const at::Tensor& x) {
+                                  seen = x.scalar_type();
+                                  return x.to(narrow);
+                                }),
+                                torch::nn::Linear(3, 3));
+    FullyShardedDataParallel fsdp{group,
+                                  model,
+                                  {.block = "*",
+                                   .mixed_precision = {.parameters = narrow},
+                                   .precision_of = {{.pattern = "0", .convert_inputs = false}}}};
+    (void)fsdp.run([](auto& module) { return module.forward(at::ones({2, 3})); });
+    EXPECT_EQ(seen, wide);
   });
 }
 
