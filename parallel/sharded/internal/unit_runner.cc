@@ -232,7 +232,7 @@ void UnitRunner::release_whole(const KeptWhole& kept) {
   // The gather of a unit fails if a forward has thrown meanwhile. The next use of the module reports it.
   for (std::size_t unit = 0; unit < units_.size(); ++unit) (void)rpc::capture([&] { split(unit); });
   for (const std::size_t unit : kept.units)
-    if (kept.before.empty() && kept_[unit] == 0) units_.drop_replaced(unit);
+    if (kept.before.empty() && kept_[unit] == 0) (void)rpc::capture([&] { units_.drop_replaced(unit); });
 }
 
 // If this rank fails where the others run collectives, they fail too, and do not wait for their timeout.

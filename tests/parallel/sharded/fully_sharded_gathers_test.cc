@@ -217,6 +217,7 @@ TEST(PartialGathers, EndAfterAForwardThatThrows) {
     FullyShardedDataParallel fsdp{group, model, {.block = "*"}};
     const auto run = [&] {
       const auto guard = fsdp.gather({.blocks = {"1"}});
+      const at::NoGradGuard no_grad;  // so that the forward waits for its collectives
       (void)fsdp.forward(at::ones({2, 3}));
     };
     if (is_first) {
