@@ -307,7 +307,7 @@ std::optional<Outcome> Training::train(const Generation& generation) {
     access_.set_votes(nullptr);
     if (group) group->abort(error.what());
     if (!ends_a_generation(error.kind())) throw;
-    late_ = collectives::CollectivesLayer::of(*agent_.core())->late_members();
+    late_.merge(collectives::CollectivesLayer::of(*agent_.core())->late_members());
     failed(generation);
     return std::nullopt;
   } catch (const std::exception& error) {

@@ -90,8 +90,8 @@ class WEFT_EXPORT CollectiveInFlight : public std::enable_shared_from_this<Colle
   rpc::Clock::time_point deadline_;                                  // max: it has passed
   rpc::Clock::time_point warns_at_ = rpc::Clock::time_point::max();  // max: never
   rpc::Clock::time_point late_at_ = rpc::Clock::time_point::max();   // max: never
-  std::map<int, std::uint64_t> activity_ =
-      {};  // of the ranks that had not begun it, when they were asked last
+  // Of the ranks that had not begun it, when they were asked last: Activity::begun.
+  std::map<int, std::uint64_t> activity_ = {};
   std::uint64_t number_ = 0;
   bool kept_ = false;                      // the group keeps the collective
   std::map<int, std::string> signatures_;  // of the ranks that have sent their signature
