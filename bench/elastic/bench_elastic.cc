@@ -9,7 +9,7 @@ int main(int argc, char** argv) {
   const Size sizes[] = {{"commit/3MiB", 4, 256}, {"commit/48MiB", 256, 128}, {"commit/288MiB", 6, 2048}};
   Bench bench{.name = "elastic", .processes = 0};  // the system chooses the cores for all peers
   const std::pair<std::string, int> failures[] = {
-      {"kill/4", SIGKILL}, {"stop/4", SIGSTOP}, {"hang/4", SIGUSR1}};
+      {"kill/4", SIGKILL}, {"stop/4", SIGSTOP}, {"hang/4", SIGUSR1}, {"cut/4", cut}};
   const std::pair<std::string, JobOptions> times[] = {{"", {}}, {"/500ms", {.detection = "0.5"}}};
   for (const auto& [name, signal] : failures)
     for (const auto& [time, options] : times)
@@ -22,6 +22,14 @@ int main(int argc, char** argv) {
   bench.cases.push_back(
       {"join/3",
        {join_contender("weft", weft_job, join), join_contender("torchelastic", torchelastic_job, join)}});
+  for (const std::string kind : {"large", "later"}) {
+    JobOptions large = join;
+    large.kind = kind;
+    bench.cases.push_back(
+        {"join/1GiB/" + kind,
+         {join_contender("weft", weft_job, large), copy_contender("memcpy", std::size_t{1} << 30, false),
+          copy_contender("memcpy-new", std::size_t{1} << 30, true)}});
+  }
   for (const auto& [time, options] : times)
     bench.cases.push_back(
         {"storm" + time,

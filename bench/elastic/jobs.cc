@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -26,11 +27,19 @@ std::string free_address() {
   return "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
 }
 
+// The command on the first host.
+std::vector<std::string> on_first(const Hosts& hosts, const std::vector<std::string>& command) {
+  std::vector<std::string> words{"ip", "netns", "exec", hosts.name(0)};
+  words.insert(words.end(), command.begin(), command.end());
+  return words;
+}
+
 }  // namespace
 
 Launches weft_job(const JobOptions& options, const std::string& reports) {
-  const std::string count = std::to_string(options.workers), address = free_address();
-  const std::vector<std::string> worker{WEFT_BENCH_ELASTIC_WORKER, reports, count};
+  const std::string count = std::to_string(options.workers);
+  const std::string address = options.hosts != nullptr ? Hosts::address(0) + ":29400" : free_address();
+  const std::vector<std::string> worker{WEFT_BENCH_ELASTIC_WORKER, reports, count, options.kind};
   const std::string most = std::to_string(options.workers + (options.join ? 1 : 0));
   // The launcher replaces workers that have failed, and does not blacklist this host. A worker that joins has
   // a separate launcher.
@@ -41,7 +50,13 @@ Launches weft_job(const JobOptions& options, const std::string& reports) {
   if (options.detection.empty()) launches.first.erase(launches.first.begin(), launches.first.begin() + 2);
   for (auto* const command : {&launches.first, &launches.second})
     command->insert(command->end(), worker.begin(), worker.end());
-  return launches;
+  if (options.hosts == nullptr) return launches;
+  std::string hosts;
+  for (int i = 1; i <= options.workers; ++i) hosts += (i == 1 ? "" : ",") + options.hosts->name(i) + ":1";
+  *std::find(launches.first.begin(), launches.first.end(), "localhost:" + count) = hosts;
+  const auto at = std::find(launches.first.begin(), launches.first.end(), "--min");
+  launches.first.insert(at, {"--insecure", "--rsh", "sh " WEFT_BENCH_HOST_SHELL});
+  return {on_first(*options.hosts, launches.first), {}};
 }
 
 Launches torchelastic_job(const JobOptions& options, const std::string& reports) {
@@ -72,7 +87,10 @@ Launches torchft_job(const JobOptions& options, const std::string& reports) {
   auto command =
       torch_command("elastic/torchft_peer.py", {reports, std::to_string(options.workers), options.detection});
   command.insert(command.begin() + 1, "RUST_LOG=error");  // by default, torchft logs each step
-  return {command, {}};
+  if (options.hosts == nullptr) return {command, {}};
+  for (int i = 0; i <= options.workers; ++i)
+    command.insert(command.end(), {options.hosts->name(i), Hosts::address(i)});
+  return {on_first(*options.hosts, command), {}};
 }
 
 }  // namespace weft::bench

@@ -4,7 +4,11 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
+#include <memory>
 #include <random>
+#include <stdexcept>
+#include <vector>
 
 namespace weft::bench {
 namespace {
@@ -35,7 +39,12 @@ Contender contender(const char* peer, const std::function<Figures(const Setting&
           }};
 }
 
-Figures measure_failure(const Setting& setting, Launch launch, const JobOptions& options, int signal) {
+Figures measure_failure(const Setting& setting, Launch launch, JobOptions options, int signal) {
+  std::optional<Hosts> hosts;
+  if (signal == cut) {
+    options.kind = "hosts";
+    options.hosts = &hosts.emplace(1 + options.workers);
+  }
   Reports reports;
   Process launcher = start(launch(options, reports.path()).first, setting);
   const auto full = size(options.workers);
@@ -45,13 +54,19 @@ Figures measure_failure(const Setting& setting, Launch launch, const JobOptions&
     return generation.first > before;
   };
   const auto failed = Reports::Clock::now();
-  reports.signal(victim, signal);
+  if (signal == cut) {
+    hosts->cut(hosts->host_of(reports.process(victim)));
+  } else {
+    reports.signal(victim, signal);
+  }
   const auto after = reports.wait(launcher, next);
+  Figures figures{{"seconds", Seconds(after.completed - failed).count()},
+                  {"steps_lost", static_cast<double>(after.steps_lost)}};
+  if (signal == cut) return figures;
   const auto all = reports.wait(
       launcher, [&](const Generation& generation) { return next(generation) && full(generation); });
-  return {{"seconds", Seconds(after.completed - failed).count()},
-          {"seconds_all", Seconds(all.completed - failed).count()},
-          {"steps_lost", static_cast<double>(after.steps_lost)}};
+  figures["seconds_all"] = Seconds(all.completed - failed).count();
+  return figures;
 }
 
 // The peers and rounds have the same sequence of failures. A worker that has failed already, and that nothing
@@ -100,6 +115,19 @@ Contender failure_contender(const char* peer, Launch launch, const JobOptions& o
 
 Contender join_contender(const char* peer, Launch launch, const JobOptions& options) {
   return contender(peer, [=](const Setting& setting) { return measure_join(setting, launch, options); });
+}
+
+Contender copy_contender(const char* peer, std::size_t bytes, bool new_memory) {
+  return contender(peer, [=](const Setting&) {
+    const std::vector<char> from(bytes, 1);
+    const auto to = std::make_unique_for_overwrite<char[]>(bytes);
+    if (!new_memory) std::memset(to.get(), 0, bytes);
+    const auto begun = Reports::Clock::now();
+    std::memcpy(to.get(), from.data(), bytes);
+    const auto copied = Reports::Clock::now();
+    if (to[bytes - 1] != 1) throw std::runtime_error("the copy is incomplete");
+    return Figures{{"seconds_paused", Seconds(copied - begun).count()}};
+  });
 }
 
 Contender storm_contender(const char* peer, Launch launch, const JobOptions& options) {

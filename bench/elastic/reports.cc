@@ -69,11 +69,15 @@ void Reports::read_for(Process& launcher, std::chrono::nanoseconds time) {
   expect_running(launcher);
 }
 
+pid_t Reports::process(std::size_t rank) const {
+  const auto& ranks = first_.at(latest_);
+  return std::next(ranks.begin(), static_cast<long>(rank % ranks.size()))->second.process;
+}
+
 // The number of a process that has ended may belong to another process. All workers have the pipe as an
 // argument.
 void Reports::signal(std::size_t rank, int signal) const {
-  const auto& ranks = first_.at(latest_);
-  const pid_t process = std::next(ranks.begin(), static_cast<long>(rank % ranks.size()))->second.process;
+  const pid_t process = this->process(rank);
   std::ifstream file("/proc/" + std::to_string(process) + "/cmdline");
   const std::string command{std::istreambuf_iterator<char>(file), {}};
   if (command.find(path_) != std::string::npos) kill(process, signal);

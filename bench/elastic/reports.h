@@ -43,6 +43,8 @@ class Reports {
   // The highest number of a step, and the generation, of the reports until now.
   std::int64_t steps() const { return steps_; }
   const Generation& latest() const { return latest_; }
+  // The process of a worker of the latest generation.
+  pid_t process(std::size_t rank) const;
   // Sends the signal to a worker of the latest generation, if it still runs. rank: modulo the number of
   // ranks.
   void signal(std::size_t rank, int signal) const;

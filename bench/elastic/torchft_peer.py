@@ -1,13 +1,15 @@
-"""A job of torchft for bench_elastic: torchft_peer.py REPORTS WORKERS HEARTBEAT
+"""A job of torchft for bench_elastic: torchft_peer.py REPORTS WORKERS HEARTBEAT [HOST ADDRESS]...
 
 Starts a lighthouse, and a process for each replica group, which has one rank. HEARTBEAT: the lighthouse's timeout of
 heartbeats in seconds; the timeout of the managers is then 12 times as long, as is weft's RunOptions::hang. If it is
-empty, torchft has its defaults. The model is that of worker/main.cc.
+empty, torchft has its defaults. HOST ADDRESS: the network namespaces of this process and of each replica group. The
+model is that of worker/main.cc.
 """
 import ctypes
 import mmap
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,7 +28,7 @@ MIN_REPLICAS = 2  # with 3, two survivors wait for the third, which waits in Glo
 POLL = 0.1  # seconds: torchrun's --monitor-interval
 
 
-def launch(workers, heartbeat, timeout):
+def launch(workers, heartbeat, timeout, hosts):
     options = {"heartbeat_timeout_ms": int(1000 * heartbeat)} if heartbeat else {}
     lighthouse = LighthouseServer(bind="[::]:0", min_replicas=MIN_REPLICAS, **options)
     memory = os.memfd_create("steps")
@@ -35,8 +37,13 @@ def launch(workers, heartbeat, timeout):
 
     def start(replica):
         steps[replica] = 0
-        arguments = [lighthouse.address(), str(replica), str(memory)]
-        return subprocess.Popen([sys.executable, *sys.argv, *arguments], pass_fds=[memory])
+        address, command = lighthouse.address(), []
+        if hosts:
+            address = f"http://{hosts[1]}:{address.rsplit(':', 1)[1]}"
+            command = ["ip", "netns", "exec", hosts[2 + 2 * replica]]
+        own = hosts[3 + 2 * replica] if hosts else "localhost"
+        command += [sys.executable, *sys.argv[:4], address, str(replica), str(memory), own]
+        return subprocess.Popen(command, pass_fds=[memory])
 
     processes = [start(replica) for replica in range(workers)]
     while True:
@@ -50,7 +57,7 @@ def launch(workers, heartbeat, timeout):
                 processes[replica] = start(replica)
 
 
-def train(reports, timeout, lighthouse, replica, memory, workers):
+def train(reports, timeout, lighthouse, replica, memory, workers, host):
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # the bench kills the launcher
     signal.signal(signal.SIGUSR1, lambda *_: time.sleep(1e6))  # the failure "hang": torchft's own threads continue
     reports = os.open(reports, os.O_WRONLY)
@@ -64,11 +71,15 @@ def train(reports, timeout, lighthouse, replica, memory, workers):
         model.load_state_dict(state["model"])
         sgd.load_state_dict(state["optimizer"])
 
-    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    if host != "localhost":
+        os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+        socket.gethostname = lambda: host  # torchft's transport of states states it as the address
+    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
     manager = Manager(ProcessGroupGloo(timeout=timeout), load,
                       lambda: {"model": model.state_dict(), "optimizer": sgd.state_dict()},
-                      min_replica_size=MIN_REPLICAS, timeout=timeout, rank=0, world_size=1, store_addr="localhost",
-                      store_port=store.port, lighthouse_addr=lighthouse, replica_id=f"replica{replica}")
+                      min_replica_size=MIN_REPLICAS, timeout=timeout, rank=0, world_size=1, store_addr=host,
+                      store_port=store.port, lighthouse_addr=lighthouse, replica_id=f"replica{replica}",
+                      hostname=host)
     replicas, optimizer = DistributedDataParallel(manager, model), OptimizerWrapper(manager, sgd)
     batch = torch.randn(32, 512)
     while True:
@@ -85,13 +96,13 @@ def train(reports, timeout, lighthouse, replica, memory, workers):
 
 
 def main():
-    reports, workers, heartbeat, *worker = sys.argv[1:]
+    reports, workers, heartbeat, *rest = sys.argv[1:]
     heartbeat = float(heartbeat or 0)
     timeout = 12 * heartbeat or 60  # seconds; the Manager's default is 60
-    if not worker:
-        return launch(int(workers), heartbeat, timeout)
-    lighthouse, replica, memory = worker
-    train(reports, timedelta(seconds=timeout), lighthouse, int(replica), int(memory), int(workers))
+    if not rest or not rest[0].startswith("http"):
+        return launch(int(workers), heartbeat, timeout, rest)
+    lighthouse, replica, memory, host = rest
+    train(reports, timedelta(seconds=timeout), lighthouse, int(replica), int(memory), int(workers), host)
 
 
 main()

@@ -3,7 +3,9 @@
 #pragma once
 
 #include "bench/harness/bench.h"
+#include "bench/harness/hosts.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,6 +16,10 @@ struct JobOptions {
   int workers = 4;
   bool join = false;           // one more worker joins later
   std::string detection = {};  // the time within which a failure is detected, in seconds; empty: the default
+  // What a worker does besides: "hosts" (uses no shared memory), "large" (has a state of 1 GiB), "later" (has
+  // it, and receives it while the others train).
+  std::string kind = "plain";
+  const Hosts* hosts = nullptr;  // the launcher runs on the first one, each worker on a further one
 };
 // The commands that start a job. The workers report their steps (reports.h). On SIGUSR1, the program of a
 // worker hangs at its next step, while the threads of its framework continue.
@@ -26,13 +32,18 @@ Launches weft_job(const JobOptions& options, const std::string& reports);
 Launches torchelastic_job(const JobOptions& options, const std::string& reports);
 Launches torchft_job(const JobOptions& options, const std::string& reports);
 
-// Sends the signal to one of the workers: SIGKILL, SIGSTOP or SIGUSR1. `seconds`: the time until all ranks of
-// the next generation have completed a step. `seconds_all`: the time until the same number of workers as
-// before have completed a step. `steps_lost`: the steps that each rank of the next generation makes again.
+// Sends the signal to one of the workers: SIGKILL, SIGSTOP or SIGUSR1; `cut`: cuts its host from the network.
+// `seconds`: the time until all ranks of the next generation have completed a step. `seconds_all`, not after
+// a cut: the time until the same number of workers as before have completed a step. `steps_lost`: the steps
+// that each rank of the next generation makes again.
+inline constexpr int cut = 0;
 Contender failure_contender(const char* peer, Launch launch, const JobOptions& options, int signal);
 // Starts one more worker. `seconds`: the time until all ranks, including the new rank, have completed a step.
 // `seconds_paused`: the time between this step and the last earlier step of the other workers.
 Contender join_contender(const char* peer, Launch launch, const JobOptions& options);
+// The floor of a join with a large state: one memcpy of as many bytes (`seconds_paused`). new_memory: the
+// first use of the memory that it copies to, as a new worker's.
+Contender copy_contender(const char* peer, std::size_t bytes, bool new_memory);
 // Sends one of the signals to a random worker every 15 s. `share`: the steps of the job, each counted once,
 // relative to the steps in the same time without failures (`steps_per_s`).
 Contender storm_contender(const char* peer, Launch launch, const JobOptions& options);

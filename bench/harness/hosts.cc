@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 #include <system_error>
 
@@ -74,9 +75,19 @@ void Hosts::remove() {
       continue;  // the other namespaces are still removed
 }
 
+int Hosts::host_of(pid_t process) const {
+  const std::filesystem::path network = "/proc/" + std::to_string(process) + "/ns/net";
+  for (int host = 0; host + 1 < static_cast<int>(names_.size()); ++host)
+    if (std::filesystem::equivalent(network, "/run/netns/" + name(host))) return host;
+  throw std::runtime_error("process " + std::to_string(process) + " runs on none of the hosts");
+}
+
+void Hosts::cut(int host) const {
+  ip("-n " + names_.back() + " link set h" + std::to_string(host) + " down");
+}
+
 void Hosts::enter(int host) const {
-  const int space =
-      open(("/run/netns/" + names_.at(static_cast<std::size_t>(host))).c_str(), O_RDONLY | O_CLOEXEC);
+  const int space = open(("/run/netns/" + name(host)).c_str(), O_RDONLY | O_CLOEXEC);
   if (space < 0 || setns(space, CLONE_NEWNET) != 0)
     throw std::system_error(errno, std::generic_category(), "a host's network");
   close(space);

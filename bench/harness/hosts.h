@@ -3,6 +3,8 @@
 // it. Thread-safety: one thread. Entering a namespace affects only the calling thread.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <vector>
 
@@ -19,6 +21,12 @@ class Hosts {
   Hosts& operator=(const Hosts&) = delete;
 
   static std::string address(int host) { return "10.98.7." + std::to_string(host + 1); }
+  // The network namespace of a host, for `ip netns exec`.
+  const std::string& name(int host) const { return names_.at(static_cast<std::size_t>(host)); }
+  // The host on which the process runs. Throws std::runtime_error if it runs on none.
+  int host_of(pid_t process) const;
+  // Disconnects the host from the others, which receive neither data nor errors from it.
+  void cut(int host) const;
   // Moves the calling thread to that host, with the threads and sockets that it creates from now on.
   void enter(int host) const;
 

@@ -202,7 +202,7 @@ class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
         };
         const auto outcome =
             run(job, training.state, [&](const Group& group) { training.train(group, generation); },
-                {.workers = {.start = 3, .max = max_members},
+                {.workers = {.min = min, .start = 3, .max = max_members},
                  .hang = detection,
                  .sync_later = GetParam().later,
                  .group = group,
@@ -214,12 +214,13 @@ class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
     });
     return name;
   }
-  enum class End : std::uint8_t { killed, stopped, hung };
+  enum class End : std::uint8_t { killed, stopped, hung, disconnected };
   void end(const std::string& name, End how) {
     std::unique_ptr<test::Child> process = std::move(workers_.at(name).process);
     workers_.erase(name);
     if (how == End::killed) return;  // by its destructor
-    how == End::stopped ? process->stop() : process->tell("hang");
+    if (how == End::stopped) process->stop();
+    if (how == End::hung) process->tell("hang");
     ended_.push_back(std::move(process));
   }
   void leave(const std::string& name) {
@@ -257,6 +258,16 @@ class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
     return names;
   }
 
+  void finish() {
+    *last_epoch_ = true;
+    while (!workers_.empty()) read();
+    log_.drop_from(steps_);
+  }
+  void expect_replay() {
+    Net model(0);
+    log_.expect_replay(model, log_.last().epoch + 1);
+  }
+
   // ends: how workers end that do not leave. otherwise: the number of changes without $WEFT_ELASTIC_CHANGES.
   void run_chaos(const std::vector<End>& ends = {End::killed}, std::int64_t otherwise = 10) {
     const std::int64_t changes = number_from("WEFT_ELASTIC_CHANGES", otherwise);
@@ -284,9 +295,7 @@ class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
       }
       ++made[std::min<std::size_t>(change, 2)];
     }
-    *last_epoch_ = true;
-    while (!workers_.empty()) read();
-    log_.drop_from(steps_);
+    finish();
     std::int64_t resting = 0;
     for (std::int64_t step = 0; step < log_.size(); ++step) {
       const auto ranks = log_.of_step(step);
@@ -299,8 +308,7 @@ class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
     if (changes >= 100) {
       EXPECT_EQ(resting > 0, GetParam().later);
     }
-    Net model(0);
-    log_.expect_replay(model, log_.last().epoch + 1);
+    expect_replay();
     std::printf(
         "%lld ends, %lld departures, %lld joins: %llu generations, %lld steps, %lld with a rank whose "
         "state was in transit\n",
@@ -308,15 +316,28 @@ class ElasticChaos : public ::testing::TestWithParam<StepEnd> {
         (unsigned long long)log_.last().generation, (long long)log_.size(), (long long)resting);
   }
 
+  // Places a worker on one of two hosts.
+  static void place_on(const TwoHosts& hosts, bool is_here, rpc::AgentOptions& options,
+                       collectives::GroupOptions& group) {
+    options.insecure = true;
+    options.same_host = false;  // the system is the same
+    group.host = is_here ? "here" : "there";
+    options.listen = {is_here ? TwoHosts::here_address : TwoHosts::there_address};
+    if (is_here) return;
+    const int there = ::open(("/proc/" + hosts.said() + "/ns/net").c_str(), O_RDONLY);
+    if (::setns(there, CLONE_NEWNET) != 0) throw std::runtime_error("setns");
+  }
+
+  std::map<std::string, ChaosWorker> workers_;
   // Sets the options of a worker, for example to place it on another host.
   std::function<void(std::size_t number, rpc::AgentOptions&, collectives::GroupOptions&)> place;
+  std::size_t min = 1;  // workers
 
  private:
   test::FileJobStore store_;
   std::array<int, 2> lines_{};
   std::atomic<bool>* last_epoch_ = nullptr;
-  std::map<std::string, ChaosWorker> workers_;
-  std::vector<std::unique_ptr<test::Child>> ended_;  // stopped or hung: their processes exist until the end
+  std::vector<std::unique_ptr<test::Child>> ended_;  // their processes exist until the end
   std::size_t started_ = 0;
   long long steps_ = 0;  // steps of the finished training
   Log log_;
@@ -341,17 +362,34 @@ TEST_P(ElasticChaos, SurvivesAcrossHostsWithPacketLoss) {
   if (!TwoHosts::here(lossy("weft0")) || !hosts.there(lossy("weft1")))
     GTEST_SKIP() << "no `nft` here, or no numgen in the kernel, to lose packets with";
   place = [&](std::size_t number, rpc::AgentOptions& options, collectives::GroupOptions& group) {
-    const bool is_here = number % 2 == 0;
-    options.insecure = true;
-    options.same_host = false;  // the system is the same
-    group.host = is_here ? "here" : "there";
-    options.listen = {is_here ? TwoHosts::here_address : TwoHosts::there_address};
-    if (is_here) return;
-    const int there = ::open(("/proc/" + hosts.said() + "/ns/net").c_str(), O_RDONLY);
-    if (::setns(there, CLONE_NEWNET) != 0) throw std::runtime_error("setns");
+    place_on(hosts, number % 2 == 0, options, group);
   };
   run_chaos();
   EXPECT_TRUE(TwoHosts::here("nft list chain inet weft input | grep 'packets [1-9]'")) << "nothing was lost";
+}
+
+class ElasticPartition : public ElasticChaos {};
+INSTANTIATE_TEST_SUITE_P(Ends, ElasticPartition, ::testing::Values(step_ends[0]),
+                         [](const auto& info) { return info.param.name; });
+
+// One of three workers is on another host, which is cut from the network without a reset of connections. It
+// can still reach the store, which is a file. The minimum of two decides which workers continue.
+TEST_P(ElasticPartition, SurvivesAHostThatVanishes) {
+  TwoHosts hosts([] { return std::to_string(::getpid()); });
+  if (!hosts.missing().empty()) GTEST_SKIP() << hosts.missing();
+  place = [&](std::size_t number, rpc::AgentOptions& options, collectives::GroupOptions& group) {
+    place_on(hosts, number != 1, options, group);
+  };
+  min = 2;
+  for (int i = 0; i < 3; ++i) join();
+  train_on(3);
+  ASSERT_TRUE(TwoHosts::here("ip link set weft0 down"));
+  end("w1", End::disconnected);
+  train_on(6);
+  const std::string another = join();
+  while (!workers_.at(another).has_state) read();
+  finish();
+  expect_replay();
 }
 
 }  // namespace run_process_test
