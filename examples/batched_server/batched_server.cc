@@ -2,10 +2,11 @@
 // client has many requests in flight, and compares each answer with its own computation.
 //
 // Without a launcher the program starts the server and its clients on this machine. Under weft launch,
-// torchrun, mpirun or srun the program is one of these processes. batcher.h joins the requests.
-#include "batched_server/batcher.h"
-
+// torchrun, mpirun or srun the program is one of these processes. dist_optim::BatchedService joins the
+// requests.
 #include <fmt/format.h>
+#include <torch/torch.h>
+#include <weft/dist_optim/serve/batched_service.h>
 #include <weft/rpc/job/run_job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/tensor/layers.h>
@@ -21,7 +22,8 @@ constexpr std::int64_t features = 64, classes = 10;
 
 struct Settings {
   std::int64_t clients = 4, requests = 100;  // requests: the number for each client
-  std::int64_t max_rows = 64, window = 2000;
+  std::size_t max_rows = 64;
+  std::int64_t window = 2000;
 };
 
 torch::nn::Sequential network() {
@@ -30,33 +32,37 @@ torch::nn::Sequential network() {
                                torch::nn::Linear(256, classes));
 }
 
-class Classifier {
- public:
-  explicit Classifier(const Settings& settings)
-      : batcher_([network = network()](at::Tensor rows) mutable { return network->forward(rows); },
-                 {settings.max_rows, std::chrono::microseconds{settings.window}}) {}
+// [N, features] -> [N, classes]
+using Classifier = dist_optim::BatchedService<"classify", at::Tensor, at::Tensor>;
 
-  // [N, features] -> [N, classes]. Returns a future, so that no thread waits for the forward.
-  rpc::Future<at::Tensor> classify(at::Tensor rows) {
-    if (rows.dim() != 2 || rows.size(1) != features || rows.scalar_type() != at::kFloat)
-      throw rpc::Error(rpc::ErrorKind::invalid_argument, "classify: expected float rows of 64 features");
-    return batcher_.run(std::move(rows));
-  }
-  Batcher::Counts counts() const { return batcher_.counts(); }
-
-  using Service = rpc::Service<"classifier", rpc::Method<"classify", &Classifier::classify>>;
-
- private:
-  Batcher batcher_;
-};
+std::size_t rows_of(const at::Tensor& question) {
+  const bool is_valid = question.dim() == 2 && question.size(0) > 0 && question.size(1) == features &&
+                        question.scalar_type() == at::kFloat;
+  if (!is_valid)
+    throw rpc::Error(rpc::ErrorKind::invalid_argument, "classify: expected float rows of 64 features");
+  return static_cast<std::size_t>(question.size(0));
+}
 
 void serve(rpc::Job& job, const Settings& settings) {
-  auto classifier = std::make_shared<Classifier>(settings);
+  std::int64_t largest = 0;  // rows of a forward
+  const auto classifier = dist_optim::batched<"classify">(
+      [network = network(), &largest](const std::vector<at::Tensor>& questions) mutable {
+        const torch::NoGradGuard no_grad;
+        std::vector<std::int64_t> sizes;
+        for (const at::Tensor& question : questions) sizes.push_back(question.size(0));
+        const at::Tensor rows = at::cat(questions);
+        largest = std::max(largest, rows.size(0));
+        return network->forward(rows).split_with_sizes(sizes);
+      },
+      {.max_batch = settings.max_rows,
+       .max_delay = std::chrono::microseconds{settings.window},
+       .max_padded = settings.max_rows,
+       .length = rows_of});
   job.agent().serve(classifier);
   job.join().get();
   job.serve_until_shutdown();
-  const auto counts = classifier->counts();
-  fmt::print("requests={} forwards={} largest={}\n", counts.requests, counts.forwards, counts.largest);
+  const auto stats = classifier->stats();
+  fmt::print("requests={} forwards={} largest={}\n", stats.requests, stats.batches, largest);
 }
 
 rpc::Task<void> ask(rpc::Job& job, std::int64_t requests) {
@@ -67,7 +73,7 @@ rpc::Task<void> ask(rpc::Job& job, std::int64_t requests) {
   std::vector<rpc::Future<at::Tensor>> in_flight;
   for (std::int64_t i = 0; i < requests; ++i) {
     questions.push_back(torch::randn({1 + i % 4, features}));
-    in_flight.push_back(server.call<&Classifier::classify>(questions.back()));
+    in_flight.push_back(server.call<&Classifier::run>(questions.back()));
   }
   const auto answers = co_await rpc::when_all(std::move(in_flight));
 

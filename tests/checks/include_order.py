@@ -51,6 +51,7 @@ LAYERS = {
     "dist_autograd": [*UP_TO_RREF, "rpc/tensor", "dist_autograd/engine"],
     "parallel/weights": ["rpc/core", "rpc/wire", "rpc/tensor"],
     **{folder: [*UP_TO_AUTOGRAD, *WEIGHTS, *DIST_OPTIM[:place]] for place, folder in enumerate(DIST_OPTIM)},
+    "dist_optim/serve": RPC,
     "dist_optim/embedding": [*UP_TO_AUTOGRAD, *WEIGHTS, *DIST_OPTIM],
     "parallel/collectives/flight": RPC,
     "parallel/collectives/plan": ["rpc/core"],
@@ -80,7 +81,7 @@ LAYERS = {
     "parallel/elastic/pipeline": [*PIPELINE, "parallel/pipeline", "parallel/elastic/plan", "parallel/elastic", "parallel/elastic/sharded"],
 }
 WITHOUT_TORCH = [*RPC, *JOB, "rpc/testing", "rpc/observe", "rref", "rref/protocol", "parallel/collectives/flight", "parallel/collectives/plan", "parallel/schedule",
-                 "parallel/partition", "parallel/planner", "parallel/elastic/plan"]
+                 "parallel/partition", "parallel/planner", "parallel/elastic/plan", "dist_optim/serve"]
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 OPENSSL = re.compile(r"openssl/")
 JOB_ALONE = re.compile(r"(curl|nlohmann)/")

@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -12,6 +13,13 @@ namespace weft::elastic::detail {
 namespace {
 
 constexpr std::uint64_t transfer_tag = 0x656c617374696301;  // no program uses it
+
+// The parts of a contiguous tensor that are sent as messages. Memory for messages of this size is used again,
+// whereas a message of a large tensor needs as much new memory.
+std::vector<at::Tensor> parts_of(const at::Tensor& tensor) {
+  constexpr std::int64_t bytes = 16 << 20;
+  return tensor.view(-1).split(std::max<std::int64_t>(1, bytes / tensor.element_size()));
+}
 
 struct TensorTransfer {
   std::vector<std::pair<at::Tensor, at::Tensor>> received;  // the tensor, and its values in the host's memory
@@ -28,13 +36,15 @@ std::function<void()> transfer_tensors(const collectives::Group& group,
   for (const Transfer& each : transfers) {
     if (each.from == group.rank()) {
       for (const at::Tensor& tensor : tensors)
-        transfer->in_flight.push_back(group.send(tensor.detach().cpu(), each.to, transfer_tag, limit));
+        for (const at::Tensor& part : parts_of(tensor.detach().cpu().contiguous()))
+          transfer->in_flight.push_back(group.send(part, each.to, transfer_tag, limit));
     } else if (each.to == group.rank()) {
       for (const at::Tensor& tensor : tensors) {
         const at::Tensor values =
-            at::empty_like(tensor, tensor.options().device(at::kCPU).requires_grad(false));
+            at::empty(tensor.sizes(), tensor.options().device(at::kCPU).requires_grad(false));
         transfer->received.emplace_back(tensor.detach(), values);
-        transfer->in_flight.push_back(group.recv(values, each.from, transfer_tag, limit));
+        for (const at::Tensor& part : parts_of(values))
+          transfer->in_flight.push_back(group.recv(part, each.from, transfer_tag, limit));
       }
     }
   }
