@@ -41,12 +41,21 @@ class Gate {
     const std::lock_guard lock(mutex_);
     return sizes_;
   }
+  void computed(int number) {
+    const std::lock_guard lock(mutex_);
+    order_.push_back(number);
+  }
+  std::vector<int> order() {
+    const std::lock_guard lock(mutex_);
+    return order_;
+  }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = false;
   std::vector<std::size_t> sizes_;
+  std::vector<int> order_;  // of computed numbers
 };
 
 using Squares = BatchedService<"squares", int, int>;
@@ -65,7 +74,7 @@ class BatchedServices : public testing::Test {
             if (number < 0) {
               squares.emplace_back(rpc::Error(ErrorKind::invalid_argument, "a negative number"));
             } else {
-              order.push_back(number);
+              gate.computed(number);
               squares.emplace_back(number * number);
             }
           }
@@ -84,7 +93,6 @@ class BatchedServices : public testing::Test {
   }
 
   Gate gate;
-  std::vector<int> order;  // of computed numbers; one batch at a time writes it
   std::shared_ptr<Squares> service;
   rpc::Agent agent{{.name = "server", .listen = {"tcp://127.0.0.1:0"}}};
   rpc::Agent client{{.name = "client"}};
@@ -135,7 +143,7 @@ TEST_F(BatchedServices, HigherPrioritiesRunFirst) {
   }
   gate.open();
   rpc::when_all(std::move(others)).get();
-  EXPECT_EQ(order, (std::vector<int>{1, 11, 12, 2, 3}));
+  EXPECT_EQ(gate.order(), (std::vector<int>{1, 11, 12, 2, 3}));
 }
 
 TEST_F(BatchedServices, AFullQueueRefusesRequests) {
@@ -160,7 +168,7 @@ TEST_F(BatchedServices, ARequestWhoseDeadlineHasPassedIsNotComputed) {
   wait_until_queued(2);  // so the message that ends the second call has arrived, too
   gate.open();
   EXPECT_EQ(third.get(), 9);
-  EXPECT_EQ(order, (std::vector<int>{1, 3}));
+  EXPECT_EQ(gate.order(), (std::vector<int>{1, 3}));
   EXPECT_EQ(service->stats().dropped, 1U);
 }
 
@@ -176,7 +184,7 @@ TEST_F(BatchedServices, ACancelledRequestIsNotComputed) {
   wait_until_queued(2);  // so the message that ends the second call has arrived, too
   gate.open();
   EXPECT_EQ(third.get(), 9);
-  EXPECT_EQ(order, (std::vector<int>{1, 3}));
+  EXPECT_EQ(gate.order(), (std::vector<int>{1, 3}));
 }
 
 TEST_F(BatchedServices, FailOneRequestOrAll) {
