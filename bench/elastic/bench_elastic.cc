@@ -18,6 +18,12 @@ int main(int argc, char** argv) {
                               failure_contender("torchft", torchft_job, options, signal)}});
   // torchelastic detects only the end of a process.
   bench.cases.front().contenders.push_back(failure_contender("torchelastic", torchelastic_job, {}, SIGKILL));
+  for (const auto& [time, options] : times) {
+    const std::chrono::milliseconds half{options.detection.empty() ? 2500 : 250};
+    bench.cases.push_back({"pause/4" + time,
+                           {pause_contender("weft", weft_job, options, half),
+                            pause_contender("torchft", torchft_job, options, half)}});
+  }
   const JobOptions join{.workers = 3, .join = true};
   bench.cases.push_back(
       {"join/3",

@@ -69,6 +69,30 @@ Figures measure_failure(const Setting& setting, Launch launch, JobOptions option
   return figures;
 }
 
+// The worker may have been excluded all the same: then the next generation has made steps again.
+Figures measure_pause(const Setting& setting, Launch launch, const JobOptions& options,
+                      std::chrono::milliseconds time) {
+  Reports reports;
+  Process launcher = start(launch(options, reports.path()).first, setting);
+  reports.wait(launcher, size(options.workers));
+  reports.read_for(launcher, setting.budget.duration);
+  const Generation before = reports.latest();
+  reports.signal(victim, SIGSTOP);
+  reports.read_for(launcher, time);
+  const std::int64_t steps = reports.steps();
+  const auto continued = Reports::Clock::now();
+  reports.signal(victim, SIGCONT);
+  while (reports.steps() == steps) reports.read_for(launcher, std::chrono::milliseconds{5});
+  const double seconds = Seconds(Reports::Clock::now() - continued).count();
+  reports.read_for(launcher, std::chrono::seconds{2});
+  Figures figures{{"seconds", seconds}, {"steps_lost", 0}};
+  if (reports.latest().first != before.first) {
+    const auto next = [&](const Generation& generation) { return generation.first > before.first; };
+    figures["steps_lost"] = static_cast<double>(reports.wait(launcher, next).steps_lost);
+  }
+  return figures;
+}
+
 // The peers and rounds have the same sequence of failures. A worker that has failed already, and that nothing
 // has replaced, may fail again.
 Figures measure_storm(const Setting& setting, Launch launch, const JobOptions& options) {
@@ -111,6 +135,12 @@ Figures measure_join(const Setting& setting, Launch launch, const JobOptions& op
 Contender failure_contender(const char* peer, Launch launch, const JobOptions& options, int signal) {
   return contender(peer,
                    [=](const Setting& setting) { return measure_failure(setting, launch, options, signal); });
+}
+
+Contender pause_contender(const char* peer, Launch launch, const JobOptions& options,
+                          std::chrono::milliseconds time) {
+  return contender(peer,
+                   [=](const Setting& setting) { return measure_pause(setting, launch, options, time); });
 }
 
 Contender join_contender(const char* peer, Launch launch, const JobOptions& options) {

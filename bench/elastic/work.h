@@ -5,6 +5,7 @@
 #include "bench/harness/bench.h"
 #include "bench/harness/hosts.h"
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -38,6 +39,10 @@ Launches torchft_job(const JobOptions& options, const std::string& reports);
 // that each rank of the next generation makes again.
 inline constexpr int cut = 0;
 Contender failure_contender(const char* peer, Launch launch, const JobOptions& options, int signal);
+// Stops one of the workers for that time (SIGSTOP, SIGCONT), which is shorter than the detection time.
+// `seconds`: from its end until the next step. `steps_lost`: the steps that are made again.
+Contender pause_contender(const char* peer, Launch launch, const JobOptions& options,
+                          std::chrono::milliseconds time);
 // Starts one more worker. `seconds`: the time until all ranks, including the new rank, have completed a step.
 // `seconds_paused`: the time between this step and the last earlier step of the other workers.
 Contender join_contender(const char* peer, Launch launch, const JobOptions& options);
