@@ -35,14 +35,14 @@ find_program(WEFT_PROTOC protoc)
 find_program(WEFT_GRPC_PLUGIN grpc_cpp_plugin)
 if(TARGET PkgConfig::WEFT_GRPC AND WEFT_PROTOC AND WEFT_GRPC_PLUGIN)
   set(schema "${CMAKE_CURRENT_SOURCE_DIR}/rpc/grpc_peer.proto")
-  set(made "${generated}/bench/rpc/grpc_peer")
+  set(made_grpc "${generated}/bench/rpc/grpc_peer")
   add_custom_command(
-    OUTPUT "${made}.pb.cc" "${made}.pb.h" "${made}.grpc.pb.cc" "${made}.grpc.pb.h"
+    OUTPUT "${made_grpc}.pb.cc" "${made_grpc}.pb.h" "${made_grpc}.grpc.pb.cc" "${made_grpc}.grpc.pb.h"
     COMMAND "${WEFT_PROTOC}" "--proto_path=${PROJECT_SOURCE_DIR}" "--cpp_out=${generated}" "--grpc_out=${generated}"
             "--plugin=protoc-gen-grpc=${WEFT_GRPC_PLUGIN}" "${schema}"
     DEPENDS "${schema}"
     VERBATIM)
-  weft_bench_generated("${made}.pb.cc" "${made}.pb.h" "${made}.grpc.pb.cc" "${made}.grpc.pb.h")
+  weft_bench_generated("${made_grpc}.pb.cc" "${made_grpc}.pb.h" "${made_grpc}.grpc.pb.cc" "${made_grpc}.grpc.pb.h")
   target_link_libraries(bench_rpc PRIVATE PkgConfig::WEFT_GRPC)
   target_compile_definitions(bench_rpc PRIVATE WEFT_BENCH_GRPC)
 else()
