@@ -9,7 +9,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
-from processes import PATIENCE, Program, eventually, is_gone, main, run, wait_until_gone  # noqa: E402
+from processes import PATIENCE, Program, eventually, free_address, is_gone, main, run, wait_until_gone  # noqa: E402
 
 from hosts import Hosts  # noqa: E402
 
@@ -47,6 +47,64 @@ class OneHost(unittest.TestCase):
                 self.assertEqual((alone.end(), more.end()), (0, 0))
             self.assertEqual(job.end(), 0, job.output())
             self.assertIn("[trainer0] trainer0 trained", job.lines)
+
+
+class KeepRunning(unittest.TestCase):
+    """A service process is killed while a client calls by a PeerSet. A call that hangs fails with deadline_exceeded after 10 s."""
+
+    def serve(self, workers, *command):
+        address = free_address()
+        self.services = launched("--keep-running", "--backoff", "10ms", "--plain", "-n", workers, "--rendezvous", address, *command)
+        self.addCleanup(self.services.__exit__)
+        host, port = address.split(":")
+        return [f"tcp://{host}:{int(port) + rank}" for rank in range(workers)]
+
+    def kill(self, pid):
+        os.kill(pid, signal.SIGKILL)
+        self.services.wait_for(r"^weft: rank 0 was killed by signal 9 \(Killed\), and starts again in ")
+
+    def end(self, services):
+        services.signal(signal.SIGTERM)
+        self.assertEqual(services.end(), 128 + signal.SIGTERM)
+
+    def failures(self, client):
+        return {line.removeprefix("failed: ") for line in client.lines if line.startswith("failed: ")}
+
+    def test_calls_go_to_another_process_until_it_serves_again(self):
+        addresses = self.serve(2, WORKER, "serve")
+        for _ in addresses:
+            self.services.wait_for("^serves$")
+        with Program(WORKER, "call", *addresses) as client:
+            pids = {match[1]: int(match[2]) for match in (client.wait_for(r"^(worker\d) (\d+)$") for _ in range(2))}
+            self.assertEqual(set(pids), {"worker0", "worker1"})
+            for _ in range(3):
+                before = len(client.lines)
+                self.kill(pids["worker0"])
+                pid = int(client.wait_for(r"^worker0 (\d+)$")[1])
+                self.assertNotEqual(pid, pids["worker0"])
+                self.assertEqual(self.failures(client), set(), client.output())
+                self.assertEqual(len(client.lines), before + 1, client.output())  # worker1 is the same process
+                pids["worker0"] = pid
+        self.end(self.services)
+
+    def test_without_another_process_calls_fail_until_it_serves_again(self):
+        [address] = self.serve(1, WORKER, "serve")
+        with Program(WORKER, "call", address) as client:
+            pid = int(client.wait_for(r"^worker0 (\d+)$")[1])
+            for _ in range(3):
+                self.kill(pid)
+                pid = int(client.wait_for(r"^worker0 (\d+)$")[1])
+            self.assertLessEqual(self.failures(client), {"unavailable", "peer_lost"}, client.output())
+        self.end(self.services)
+
+    def test_a_client_in_the_launch_finds_it_again(self):
+        script = '[ $RANK = 1 ] || exec "$0" serve; exec "$0" call tcp://$MASTER_ADDR:$MASTER_PORT'
+        self.serve(2, "sh", "-c", script, WORKER)
+        pid = int(self.services.wait_for(r"^worker0 (\d+)$")[1])
+        self.kill(pid)
+        self.assertNotEqual(int(self.services.wait_for(r"^worker0 (\d+)$")[1]), pid)
+        self.assertLessEqual(self.failures(self.services), {"unavailable", "peer_lost"}, self.services.output())
+        self.end(self.services)
 
 
 class SeveralHosts(unittest.TestCase):

@@ -385,6 +385,120 @@ while True: print("x" * 1000, flush=True)
         self.assertEqual(process.wait(PATIENCE), 128 + signal.SIGPIPE)
 
 
+class KeepRunning(FolderTest):
+    # Prints its place, and ends as the test tells it by a line of the worker's FIFO.
+    OBEYS = """
+import os, sys
+print("up", *(os.environ[n] for n in ("RANK", "WEFT_NAME", "WEFT_LISTEN")), os.getpid(), flush=True)
+with open(f"{os.environ['FOLDER']}/{os.environ['RANK']}") as orders: order = orders.readline()
+print("ends with", order, file=sys.stderr)
+os.kill(os.getpid(), 9) if order == "kill" else os._exit(int(order))
+"""
+
+    def start(self, workers, *arguments, backoff="10ms"):
+        for rank in range(workers):
+            os.mkfifo(self.folder / str(rank))
+        program = Program(WEFT, "launch", "--keep-running", "--backoff", backoff, "-n", workers, *arguments, sys.executable, "-c",
+                          self.OBEYS, env={"FOLDER": str(self.folder)})
+        self.addCleanup(program.__exit__)
+        return program
+
+    def order(self, rank, what):
+        (self.folder / str(rank)).write_text(what)
+
+    def up(self, program, workers):
+        """The place and the process of each worker that starts, by its rank."""
+        found = [program.wait_for(r"^\[\d\] up (\d) (\w+ \S+) (\d+)$") for _ in range(workers)]
+        return {int(match[1]): (match[2], int(match[3])) for match in found}
+
+    def test_a_worker_that_fails_starts_again_in_its_place(self):
+        program = self.start(3)
+        before = self.up(program, 3)
+        self.assertEqual(len({place for place, _ in before.values()}), 3, before)
+        for what, how in (("kill", r"was killed by signal 9 \(Killed\)"), ("7", "ended with status 7")):
+            self.order(1, what)
+            program.wait_for(f"^weft: rank 1 {how}, and starts again in .*; its last errors:$")
+            [(rank, (place, pid))] = self.up(program, 1).items()
+            self.assertEqual((rank, place), (1, before[1][0]))
+            self.assertNotEqual(pid, before[1][1])
+        self.assertFalse(any(is_gone(before[rank][1]) for rank in (0, 2)))
+        for rank in range(3):
+            self.order(rank, "0")
+        self.assertEqual(program.end(), 0, program.output())
+        self.assertEqual(program.output().count("] up"), 5, program.output())
+
+    def test_a_worker_that_succeeds_does_not_start_again(self):
+        program = self.start(2)
+        before = self.up(program, 2)
+        self.order(0, "0")
+        wait_until_gone([before[0][1]], PATIENCE)
+        self.order(1, "1")
+        self.assertEqual(list(self.up(program, 1)), [1])
+        self.order(1, "0")
+        self.assertEqual(program.end(), 0, program.output())
+
+    def test_the_limit_of_restarts_ends_all(self):
+        program = self.start(2, "--max-restarts", "1", "--failure-wait", "0s")
+        before = self.up(program, 2)
+        self.order(1, "3")
+        self.up(program, 1)
+        self.order(1, "4")
+        self.assertEqual(program.end(), 4, program.output())
+        self.assertIn("weft: first failure: rank 1 ended with status 4 after 1 restart in a row, and --max-restarts permits no further one; "
+                      "its last errors:", program.lines)
+        self.assertTrue(is_gone(before[0][1]))
+
+    def test_a_worker_that_has_run_well_begins_a_new_row(self):
+        program = self.start(1, "--max-restarts", "1", "--healthy-after", "0s")
+        for _ in range(3):
+            self.up(program, 1)
+            self.order(0, "3")
+        self.up(program, 1)
+        self.order(0, "0")
+        self.assertEqual(program.end(), 0, program.output())
+
+    def test_a_signal_ends_all_also_while_one_waits_for_its_restart(self):
+        program = self.start(2, backoff="1h")
+        before = self.up(program, 2)
+        self.order(1, "3")
+        program.wait_for("starts again in 1 h")
+        program.signal(signal.SIGTERM)
+        self.assertEqual(program.end(), 128 + signal.SIGTERM, program.output())
+        self.assertTrue(is_gone(before[0][1]))
+
+    def test_the_file_of_the_program_may_be_replaced(self):
+        service, other = self.folder / "service", self.folder / "other"
+        service.write_text("#!/bin/sh\necho up; rm $0; exit 3\n")
+        other.write_text("#!/bin/sh\necho other\n")
+        for file in (service, other):
+            file.chmod(0o755)
+        with Program(WEFT, "launch", "--keep-running", "--backoff", "10ms", service) as program:
+            program.wait_for("rank 0 did not start, and starts again in")
+            other.rename(service)
+            self.assertEqual(program.end(), 0, program.output())
+            self.assertIn("[0] other", program.lines)
+
+    def test_ports_follow_the_rendezvous(self):
+        code = "import os; print(os.environ['WEFT_LISTEN'])"
+        for variables, listen in (({}, ["tcp://127.0.0.1:7001", "tcp://127.0.0.1:7002"]), ({"WEFT_LISTEN": "unix:///a"}, ["unix:///a"] * 2)):
+            status, output, errors = launch("--keep-running", "--plain", "-n", "2", "--rendezvous", "127.0.0.1:7001", code=code, env=variables)
+            self.assertEqual((status, lines(output)), (0, listen), errors)
+
+    def test_options_that_contradict_it_are_refused(self):
+        for wrong, why in ((["--max", "2"], "excludes --min"), (["--nnodes", "2", "--rendezvous", "a:1"], "excludes --nnodes"),
+                           (["--join", "tcp://a:1"], "excludes --join"), (["--keep-going"], "excludes --keep-going"),
+                           (["--attached"], "excludes --attached"), (["--elastic"], "with --elastic needs --store file"),
+                           (["--elastic", "--store", "tcp://a:1"], "with --elastic needs --store file"),
+                           (["--backoff", "0s"], "--backoff '0s': expected a positive time"),
+                           (["-n", "3", "--rendezvous", "127.0.0.1:65534"], "3 workers need ports up to 65536, expected at most 65535")):
+            status, output, errors = launch("--keep-running", *wrong, "true")
+            self.assertEqual((status, output), (2, ""), wrong)
+            self.assertIn(why, errors)
+        status, _, errors = launch("--max-restarts", "2", "true")
+        self.assertEqual(status, 2)
+        self.assertIn("--max-restarts requires --keep-running", errors)
+
+
 class StalledReader(unittest.TestCase):
     """The process that holds the launcher's standard output does not read it, as with Ctrl-S or a pager."""
 

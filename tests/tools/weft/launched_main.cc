@@ -8,6 +8,12 @@
 //   weft_launched exclude FILE NAME WHY    excludes the worker NAME of a job whose store is FILE, as the
 //   other
 //                                          workers do if it makes no progress
+//   weft_launched serve                    no job: a service that answers with its name and process, until
+//                                          SIGTERM
+//   weft_launched call ADDRESS...          calls the services at these addresses by a PeerSet, again and
+//                                          again. Prints the first answer of each process, and each failure
+//                                          after a success or a different failure
+#include <weft/rpc/balance/peer_set.h>
 #include <weft/rpc/job/environment.h>
 #include <weft/rpc/job/job.h>
 #include <weft/rpc/job/membership/roster.h>
@@ -15,11 +21,13 @@
 #include <weft/rpc/rpc.h>
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -148,6 +156,37 @@ int exclude(const std::string& file, const std::string& name, const std::string&
   return 0;
 }
 
+struct Kept {
+  std::string answer() { return name + " " + std::to_string(::getpid()); }
+  std::string name;
+  using Service = rpc::Service<"kept", rpc::Method<"answer", &Kept::answer, rpc::idempotent>>;
+};
+
+int serve() {
+  rpc::Agent agent{rpc::agent_from_environment()};
+  agent.serve(std::make_shared<Kept>(agent.name()));
+  std::puts("serves");
+  std::fflush(stdout);
+  for (;;) ::pause();  // a signal ends the process
+}
+
+int call(const std::vector<std::string>& addresses) {
+  rpc::Agent agent{{.name = "client"}};
+  const rpc::PeerSet services = rpc::PeerSet{agent, addresses}.with({.timeout = std::chrono::seconds{10}});
+  std::set<std::string> answers;
+  for (std::string last, now;; last = now) {
+    try {
+      now = services.call<&Kept::answer>().get();
+      if (!answers.insert(now).second) continue;
+    } catch (const rpc::Error& error) {
+      now = "failed: " + std::string(rpc::to_string(error.kind()));
+      if (now == last) continue;
+    }
+    std::printf("%s\n", now.c_str());
+    std::fflush(stdout);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -157,7 +196,9 @@ int main(int argc, char** argv) {
     if (what == "elastic" && argc > 2) return elastic(argv[2], argc > 3 ? std::atoi(argv[3]) : 0);
     if (what == "exclude" && argc > 4) return exclude(argv[2], argv[3], argv[4]);
     if (what == "train" && argc > 2) return train(static_cast<std::size_t>(std::atoi(argv[2])));
-    std::fprintf(stderr, "meet, train, elastic or exclude?\n");
+    if (what == "serve") return serve();
+    if (what == "call") return call({argv + 2, argv + argc});
+    std::fprintf(stderr, "meet, train, elastic, exclude, serve or call?\n");
     return 2;
   } catch (const rpc::Error& error) {
     std::fprintf(stderr, "%s: %s\n", std::string(rpc::to_string(error.kind())).c_str(), error.what());

@@ -26,6 +26,7 @@
 #include "tools/weft/launch/elastic/remote.h"
 #include "tools/weft/launch/guard.h"
 #include "tools/weft/launch/hosts.h"
+#include "tools/weft/launch/keep_running.h"
 #include "tools/weft/launch/process.h"
 #include "tools/weft/launch/supervisor.h"
 
@@ -44,7 +45,9 @@ struct Options {
   bool pin = false;
   std::size_t hosts = 1, host = 0;
   std::string rendezvous, store, join, logs, grace = "10s", failure_wait = "1s", detection;
-  bool elastic = false, plain = false, keep_going = false, attached = false;
+  bool elastic = false, plain = false, keep_going = false, attached = false, keep_running = false;
+  std::string backoff = "1s", max_backoff = "1m";
+  std::optional<std::size_t> max_restarts;
   std::string keep;
   ElasticOptions driven;
   rpc::CredentialOptions credentials;
@@ -95,6 +98,23 @@ std::string detection_of(const Options& options) {
   return {text, end.ptr};
 }
 
+void check_kept(const Options& options) {
+  const auto refuse = [](const std::string& why) { throw UsageError("--keep-running " + why); };
+  if (options.driven.given())
+    refuse(
+        "excludes --min, --max, --hosts and --discovery: the driver of an elastic job replaces its workers");
+  if (options.hosts > 1) refuse("excludes --nnodes: start a launcher on each host");
+  if (!options.join.empty()) refuse("excludes --join: workers that join have no names that they could keep");
+  if (options.keep_going) refuse("excludes --keep-going: no failure ends the other workers");
+  if (options.attached) refuse("excludes --attached: the driver of the job replaces the worker");
+  if (options.elastic && !options.store.starts_with("file:") && !options.store.starts_with("etcd:"))
+    refuse(
+        "with --elastic needs --store file:///PATH or etcd://HOST:PORT/PREFIX: a restart of rank 0 would "
+        "lose the store that it keeps");
+  if (parse_duration(options.backoff).count() <= 0)
+    throw UsageError("--backoff '" + options.backoff + "': expected a positive time, for example 1s");
+}
+
 void check(const Options& options) {
   if (options.workers != 0 && !options.roles.empty()) throw UsageError("-n and --role exclude each other");
   if (options.host >= options.hosts)
@@ -114,6 +134,7 @@ void check(const Options& options) {
     throw UsageError(
         "--min, --max, --hosts and --discovery start a job with a driver: they exclude -n, --role, "
         "--nnodes, --join, --pin and --keep-going");
+  if (options.keep_running) check_kept(options);
   (void)detection_of(options);
   if (command_of(options).empty())
     throw UsageError("no program, expected weft launch -n 4 PROGRAM [ARGUMENT...]");
@@ -149,6 +170,21 @@ int drive_workers(const Options& options) {
   return elastic::run_elastic(job);
 }
 
+// Where the workers of this host listen with --keep-running: one port after another from that of
+// --rendezvous, or any free ports. The first one is the master's port. Empty: WEFT_LISTEN has addresses.
+std::vector<std::uint16_t> ports_of(std::size_t workers, std::uint16_t first, bool consecutive) {
+  if (std::getenv("WEFT_LISTEN") != nullptr) return {};
+  if (consecutive && first + workers - 1 > 65535)
+    throw UsageError("--rendezvous: " + std::to_string(workers) + " workers need ports up to " +
+                     std::to_string(first + workers - 1) + ", expected at most 65535");
+  std::vector<std::uint16_t> ports{first};
+  while (ports.size() < workers) {
+    const auto port = consecutive ? static_cast<std::uint16_t>(ports.back() + 1) : free_port();
+    if (std::find(ports.begin(), ports.end(), port) == ports.end()) ports.push_back(port);
+  }
+  return ports;
+}
+
 JobSettings settings_of(const Options& options, Hosts* hosts) {
   JobSettings job;
   job.node_rank = options.host;
@@ -177,6 +213,11 @@ JobSettings settings_of(const Options& options, Hosts* hosts) {
   if (const char* const variable = std::getenv("OMP_NUM_THREADS")) job.own_threads = variable;
   job.pin = options.pin;
   job.detection = detection_of(options);
+  if (options.keep_running) {
+    std::size_t workers = 0;
+    for (const RoleShare& share : own.shares) workers += share.workers;
+    job.ports = ports_of(workers, job.master_port, !options.rendezvous.empty());
+  }
   return job;
 }
 
@@ -213,6 +254,13 @@ int launch_workers(Options& options) {
   with.grace = parse_duration(options.grace);
   with.failure_wait = parse_duration(options.failure_wait);
   with.keep_going = options.keep_going;
+  if (options.keep_running)
+    return launch::keep_running(std::move(with),
+                                {{.failures = 1,
+                                  .healthy_after = parse_duration(options.driven.healthy_after),
+                                  .cooldown = parse_duration(options.backoff),
+                                  .max_cooldown = parse_duration(options.max_backoff)},
+                                 options.max_restarts});
   if (hosts != nullptr)
     with.on_failure = [&](Failure failure) {
       failure.who += " on host " + std::to_string(options.host);
@@ -337,6 +385,22 @@ Command add_launch(CLI::App& program) {
       ->type_name("TIME")
       ->envname("WEFT_DETECTION");
   app->add_flag("--keep-going", options->keep_going, "Keep the other workers running after a failure");
+  CLI::Option* const keep_running =
+      app->add_flag("--keep-running", options->keep_running,
+                    "Start each worker that fails again, with the same rank, name and address")
+          ->group("Services");
+  const auto for_services = [&](const char* name, auto& value, const char* what) {
+    return app->add_option(name, value, what)->needs(keep_running)->group("Services");
+  };
+  for_services("--max-restarts", options->max_restarts,
+               "Restarts of one worker in a row, after which its next failure ends all workers (unlimited)");
+  for_services("--backoff", options->backoff,
+               "The wait before the first restart; it doubles until a worker has run for --healthy-after")
+      ->type_name("TIME")
+      ->capture_default_str();
+  for_services("--max-backoff", options->max_backoff, "The maximum wait before a restart")
+      ->type_name("TIME")
+      ->capture_default_str();
   app->add_flag("--attached", options->attached,
                 "Run one worker for the driver of an elastic job on another host, until standard input ends")
       ->group("Elastic jobs");

@@ -1,5 +1,7 @@
 #include "tools/weft/launch/job_plan.h"
 
+#include <weft/rpc/transport/address.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -133,6 +135,9 @@ std::vector<WorkerPlan> plan_workers(const JobSettings& job) {
       if (job.elastic_world || job.joins) variables["WEFT_ELASTIC_WORLD"] = "1";
       if (job.insecure) variables["WEFT_INSECURE"] = "1";
       if (!job.detection.empty()) variables["WEFT_DETECTION"] = job.detection;
+      if (!job.ports.empty())
+        variables["WEFT_LISTEN"] =
+            rpc::Address{"tcp", job.master_host, std::to_string(job.ports.at(worker.local_rank))}.text();
       // Passes the path of the file, not its contents. A certificate is not passed on, because it names the
       // launcher.
       if (!job.secret_file.empty()) variables["WEFT_SECRET"] = job.secret_file;

@@ -46,6 +46,8 @@ struct JobSettings {
   std::optional<std::size_t> threads;
   std::optional<std::string> own_threads;  // OMP_NUM_THREADS of the launcher
   bool pin = false;
+  // The ports of this host's workers by local rank, which WEFT_LISTEN states; empty: it is not set.
+  std::vector<std::uint16_t> ports = {};
 };
 
 struct WorkerPlan {

@@ -90,6 +90,16 @@ TEST(JobPlan, AWorkerThatJoinsHasNoRank) {
   EXPECT_EQ(workers[1].environment.at("WEFT_ROLE"), "trainer");
 }
 
+TEST(JobPlan, WorkersListenAtTheirPorts) {
+  JobSettings settings = job({{{"rates", 1}, {"market", 1}}});
+  EXPECT_FALSE(plan_workers(settings)[0].environment.contains("WEFT_LISTEN"));
+  settings.ports = {20000, 7};
+  settings.master_host = "::1";
+  const auto workers = plan_workers(settings);
+  EXPECT_EQ(workers[0].environment.at("WEFT_LISTEN"), "tcp://[::1]:20000");
+  EXPECT_EQ(workers[1].environment.at("WEFT_LISTEN"), "tcp://[::1]:7");
+}
+
 TEST(JobPlan, ThreadsAreAPartOfTheProcessors) {
   const auto threads = [](const JobSettings& settings) {
     return plan_workers(settings).front().environment.at("OMP_NUM_THREADS");

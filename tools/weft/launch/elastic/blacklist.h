@@ -5,7 +5,10 @@
 // next, with jitter, so that hosts that failed together do not return together. After its cooldown a host is
 // on probation: its next failure blacklists it again. If a worker was ready for `healthy_after` before it
 // failed, the host counts as healthy until then, and the failure is the first of a new row. Hosts are
-// remembered while discovery does not report them. Thread-safety: none.
+// remembered while discovery does not report them.
+//
+// keep_running() (keep_running.h) uses it for the workers of one host: the names are those of workers, and
+// `failures` is 1. Thread-safety: none.
 #pragma once
 
 #include <chrono>

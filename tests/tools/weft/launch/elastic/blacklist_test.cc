@@ -70,5 +70,29 @@ TEST(Blacklist, WithoutACooldownAHostIsBlacklistedForever) {
   EXPECT_TRUE(list.holds("a"));
 }
 
+// As keep_running() uses it.
+TEST(Blacklist, WorkersWaitLongerFromFailureToFailureAndIndependently) {
+  Blacklist waits({.failures = 1, .healthy_after = 60s, .cooldown = 1s, .max_cooldown = 8s}, 3);
+  std::chrono::nanoseconds now = 0s;
+  const auto wait_of = [&](const char* worker, std::chrono::nanoseconds ran) {
+    EXPECT_TRUE(waits.fail(worker, now, ran));
+    const auto wait = *waits.until(worker) - now;
+    now += wait;
+    EXPECT_EQ(waits.release(now), std::vector<std::string>{worker});
+    return wait;
+  };
+  for (const auto base : {1s, 2s, 4s}) {
+    const auto wait = wait_of("worker0", 59s);
+    EXPECT_GE(wait, base);
+    EXPECT_LT(wait, base + 1s);
+  }
+  EXPECT_EQ(wait_of("worker0", 0s), 8s) << "the maximum";
+  EXPECT_EQ(wait_of("worker0", 0s), 8s);
+  EXPECT_EQ(waits.state().hosts.at("worker0").times, 5U);
+  EXPECT_LT(wait_of("worker1", 0s), 2s);
+  EXPECT_LT(wait_of("worker0", 60s), 2s) << "it has run well";
+  EXPECT_EQ(waits.state().hosts.at("worker0").times, 1U);
+}
+
 }  // namespace
 }  // namespace weft::tool::launch::elastic::blacklist_test
