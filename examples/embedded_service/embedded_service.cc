@@ -2,15 +2,24 @@
 // the work of the program. No LibTorch.
 //
 //   embedded_service rates tcp://127.0.0.1:7001                         a service that the next one calls
-//   embedded_service market tcp://127.0.0.1:7002 tcp://127.0.0.1:7001   the existing program, until SIGTERM
+//   embedded_service market tcp://127.0.0.1:7002 tcp://127.0.0.1:7001   the existing program, until SIGTERM.
+//                                                                       It may have several addresses of
+//                                                                       rates
 //   embedded_service last tcp://127.0.0.1:7002 WEFT                     its clients
 //   embedded_service follow tcp://127.0.0.1:7002 WEFT [QUOTES]
 //   embedded_service convert tcp://127.0.0.1:7002 10 EUR [MILLISECONDS]
+//
+// Two processes of the rates, which start again when they fail, at tcp://127.0.0.1:7011 and 7012, and a
+// market that calls both. Kill one of the processes: the market's calls go to the other one until it is back.
+//
+//   weft launch --keep-running --role rates=2 --rendezvous 127.0.0.1:7011 embedded_service rates
+//   embedded_service market tcp://127.0.0.1:7002 tcp://127.0.0.1:7011 tcp://127.0.0.1:7012
 //
 // WEFT_CERTIFICATES=FOLDER makes the agents use mutual TLS, and lets the services listen on addresses other
 // than loopback. FOLDER has NAME.pem and NAME-key.pem for the names rates, market and client, and ca.pem. On
 // SIGHUP the market reads the files again. WEFT_METRICS=HOST:PORT is the address of the market's probes and
 // metrics. docs/embedding.md explains the program, and operations/ runs it under systemd, with Prometheus.
+#include <weft/rpc/balance/peer_set.h>
 #include <weft/rpc/observe/endpoint.h>
 #include <weft/rpc/rpc.h>
 
@@ -50,12 +59,12 @@ struct Rates {
 
 class Market {
  public:
-  explicit Market(rpc::Peer rates) : rates_(std::move(rates)) {}
+  explicit Market(rpc::PeerSet rates) : rates_(std::move(rates)) {}
 
   // Runs on the event loop of the program, as tick() does. So it must not block, and neither needs a lock.
   Quote last(std::string symbol) { return {symbol, price_}; }
 
-  // Suspends while the other service works. with(call) gives that call the deadline of this one.
+  // Suspends while a process of the other service works. with(call) gives that call the deadline of this one.
   rpc::Task<double> convert(rpc::CallContext& call, double amount, std::string currency) {
     std::printf("converting %g %s\n", amount, currency.c_str());
     co_return amount* co_await rates_.with(call).call<&Rates::rate>(currency);
@@ -85,7 +94,7 @@ class Market {
     std::string symbol;
     rpc::StreamWriter<Quote> quotes;
   };
-  rpc::Peer rates_;
+  rpc::PeerSet rates_;
   std::vector<Follower> followers_;
   double price_ = 100;
 };
@@ -113,7 +122,7 @@ std::shared_ptr<rpc::Credentials> credentials_of(const std::string& name) {
 }
 
 // The existing program: an event loop that runs the work of the program.
-int run_market(const std::string& address, const std::string& rates) {
+int run_market(const std::string& address, const std::vector<std::string>& rates) {
   asio::io_context io;
   const auto credentials = credentials_of("market");
   const auto metrics = std::make_shared<observe::Metrics>();
@@ -123,10 +132,10 @@ int run_market(const std::string& address, const std::string& rates) {
                     .credentials = credentials,
                     .interceptors = {std::make_shared<AccessLog>()}},
                    {metrics->layer()}};
-  // The other service may be restarting. A call that it has not begun is retried. So is a call that may have
-  // run, because rate() is safe to repeat.
-  const rpc::Peer to_rates = agent.peer(rates).with({.retry = rpc::RetryPolicy{}, .idempotent = true});
-  auto market = std::make_shared<Market>(to_rates);
+  // A process of the other service may be restarting. A call that it has not begun is retried, there and at
+  // the other processes. So is a call that may have run, because rate() is safe to repeat.
+  const rpc::PeerSet to_rates{agent, rates};
+  auto market = std::make_shared<Market>(to_rates.with({.retry = rpc::RetryPolicy{}, .idempotent = true}));
   agent.serve(market);
   agent.limit("market.convert", {.running = 100, .waiting = 1000});
   const char* http = std::getenv("WEFT_METRICS");
@@ -172,13 +181,21 @@ int run_market(const std::string& address, const std::string& rates) {
   return 0;
 }
 
+std::string variable(const char* name, const std::string& otherwise) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? value : otherwise;
+}
+
+// Under weft launch --keep-running the launcher states the name and the address, and both stay the same when
+// it starts the process again.
 int run_rates(const std::string& address) {
   asio::io_context io;  // only waits for the signal: the agent runs its own loops
-  rpc::Agent agent{{.name = "rates", .listen = {address}, .credentials = credentials_of("rates")}};
+  const std::string name = variable("WEFT_NAME", "rates");
+  rpc::Agent agent{{.name = name, .listen = {address}, .credentials = credentials_of(name)}};
   agent.serve(std::make_shared<Rates>());
   asio::signal_set stop{io, SIGTERM};
   stop.async_wait([&](asio::error_code, int) { io.stop(); });
-  std::printf("rates listens at %s\n", agent.addresses().front().c_str());
+  std::printf("%s listens at %s\n", name.c_str(), agent.addresses().front().c_str());
   io.run();
   return 0;
 }
@@ -209,8 +226,10 @@ int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const std::string what = arguments.empty() ? "" : arguments[0];
   try {
-    if (what == "rates" && arguments.size() == 2) return run_rates(arguments[1]);
-    if (what == "market" && arguments.size() == 3) return run_market(arguments[1], arguments[2]);
+    if (what == "rates" && arguments.size() <= 2)
+      return run_rates(arguments.size() == 2 ? arguments[1] : variable("WEFT_LISTEN", "tcp://127.0.0.1:0"));
+    if (what == "market" && arguments.size() >= 3)
+      return run_market(arguments[1], {arguments.begin() + 2, arguments.end()});
     if (what == "last" && arguments.size() == 3) return run_client(arguments);
     if (what == "follow" && arguments.size() >= 3) return run_client(arguments);
     if (what == "convert" && arguments.size() >= 4) return run_client(arguments);

@@ -11,7 +11,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from processes import Program, main, run
+from processes import PATIENCE, Program, free_address, main, run, wait_until_gone
 
 
 class Services(unittest.TestCase):
@@ -117,6 +117,42 @@ class EmbeddedService(Services):
         self.assertEqual(status, 200)
         self.assertIn('weft_served_seconds_count{agent="market",method="market.convert"} 1', text)
         self.assertIn('weft_made_seconds_count{agent="market",method="rates.rate"} 1', text)
+
+
+class KeptRunning(Services):
+    """The market calls two processes of the rates, which the launcher keeps running."""
+
+    def setUp(self):
+        tool = pathlib.Path(PROGRAM).parents[1] / "bin/weft"
+        if not tool.exists():
+            self.skipTest("the program weft is not built here")
+        self.rates = Program(tool, "launch", "--keep-running", "--backoff", "10ms", "--role", "rates=2", "--rendezvous", free_address(),
+                             PROGRAM, "rates")
+        self.addCleanup(self.rates.__exit__)
+        self.addresses = dict(self.rates.wait_for(r"^\[(rates\d)\] rates\d listens at (\S+)$").groups() for _ in range(2))
+        self.market, listens = self.serve("market", r"listens at (\S+), probes and metrics at (\S+)$", *self.addresses.values())
+        self.address = listens[1]
+
+    def process_of(self, name):
+        [launcher] = self.rates.children().values()  # the process of the launcher that has the workers
+        for pid in pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+            if f"WEFT_NAME={name}".encode() in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return int(pid)
+        raise AssertionError(f"no process {name}")
+
+    def test_a_killed_process_serves_again(self):
+        self.assertEqual(self.ask("convert", "10", "EUR"), (0, ["12.5"]))
+        os.kill(self.process_of("rates0"), signal.SIGKILL)
+        self.assertEqual(self.ask("convert", "10", "EUR"), (0, ["12.5"]))
+        self.rates.wait_for(r"^weft: rates0 \(rank 0\) was killed by signal 9 \(Killed\), and starts again in ")
+        self.assertEqual(self.rates.wait_for(r"^\[rates0\] rates0 listens at (\S+)$")[1], self.addresses["rates0"])
+        ended = self.process_of("rates1")
+        os.kill(ended, signal.SIGTERM)  # it exits with status 0, and is not started again
+        wait_until_gone([ended], PATIENCE)
+        self.assertEqual(self.ask("convert", "10", "EUR"), (0, ["12.5"]))
+        self.rates.wait_for(r"^\[rates0\] rate of EUR$")
+        os.kill(self.process_of("rates0"), signal.SIGTERM)
+        self.assertEqual(self.rates.end(), 0, self.rates.output())
 
 
 class WithCertificates(Services):
