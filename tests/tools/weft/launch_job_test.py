@@ -97,6 +97,19 @@ class KeepRunning(unittest.TestCase):
             self.assertLessEqual(self.failures(client), {"unavailable", "peer_lost"}, client.output())
         self.end(self.services)
 
+    def test_a_member_of_an_elastic_world_keeps_its_name(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = 'echo "pid of $WEFT_NAME: $$"; exec "$0" elastic "$1"'
+            self.serve(2, "--elastic", "--store", f"file://{folder}/store", "--detection", "500ms", "sh", "-c", script, WORKER, f"{folder}/done")
+            pid = int(self.services.wait_for(r"^pid of worker0: (\d+)$")[1])
+            for name in ("worker0", "worker1"):  # in the order in which they have joined
+                self.services.wait_for(r"^worker1 of rank \S+ worker[01] joined$")
+            os.kill(pid, signal.SIGKILL)
+            self.services.wait_for(r"^worker1 of rank \S+ worker0 lost$")
+            self.services.wait_for(r"^worker1 of rank \S+ worker0 joined$")
+            pathlib.Path(folder, "done").touch()
+            self.assertEqual(self.services.end(), 0, self.services.output())
+
     def test_a_client_in_the_launch_finds_it_again(self):
         script = '[ $RANK = 1 ] || exec "$0" serve; exec "$0" call tcp://$MASTER_ADDR:$MASTER_PORT'
         self.serve(2, "sh", "-c", script, WORKER)

@@ -448,6 +448,15 @@ os.kill(os.getpid(), 9) if order == "kill" else os._exit(int(order))
                       "its last errors:", program.lines)
         self.assertTrue(is_gone(before[0][1]))
 
+    def test_after_the_limit_no_worker_starts_again(self):
+        program = self.start(2, "--max-restarts", "0", "--failure-wait", "1h")
+        self.up(program, 2)
+        self.order(1, "4")
+        program.wait_for("first failure: rank 1 ended with status 4 after 0 restarts in a row")
+        self.order(0, "5")
+        self.assertEqual(program.end(), 4, program.output())
+        self.assertEqual(program.output().count("] up"), 2, program.output())
+
     def test_a_worker_that_has_run_well_begins_a_new_row(self):
         program = self.start(1, "--max-restarts", "1", "--healthy-after", "0s")
         for _ in range(3):

@@ -47,8 +47,11 @@ class KeptWorkers {
     left_ = kept_.size();
     supervised.on_exit = [this](std::size_t number, const Failure& exit) {
       const std::string name = running_.extract(number).mapped();
-      if (exit.status != 0) return failed(name, exit);
-      if (--left_ == 0) supervisor_.close(0);
+      if (exit.status == 0)
+        --left_;
+      else
+        failed(name, exit);
+      if (left_ == 0 || (given_up_ && running_.empty())) supervisor_.close(supervisor_.status());
     };
     supervised.on_end = [this] { timer_.cancel(); };
     return std::move(supervised);
