@@ -137,7 +137,7 @@ std::vector<WorkerPlan> plan_workers(const JobSettings& job) {
       if (!job.detection.empty()) variables["WEFT_DETECTION"] = job.detection;
       if (!job.ports.empty())
         variables["WEFT_LISTEN"] =
-            rpc::Address{"tcp", job.master_host, std::to_string(job.ports.at(worker.local_rank))}.text();
+            rpc::Address{"tcp", job.master_host, std::to_string(job.ports.at(worker.local_rank)), ""}.text();
       // Passes the path of the file, not its contents. A certificate is not passed on, because it names the
       // launcher.
       if (!job.secret_file.empty()) variables["WEFT_SECRET"] = job.secret_file;

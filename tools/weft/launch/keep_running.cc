@@ -3,15 +3,14 @@
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
 
+#include <chrono>
 #include <exception>
 #include <map>
 #include <random>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "tools/weft/duration.h"
-#include "tools/weft/errors.h"
 
 namespace weft::tool::launch {
 namespace {
