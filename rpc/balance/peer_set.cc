@@ -20,7 +20,7 @@ PeerSetState::PeerSetState(const std::shared_ptr<AgentCore>& core, PeerSetOption
       loop_(core->pick_loop()),
       options_(options),
       resolver_(std::move(resolver)),
-      plan_({options.policy, options.max_load, options.ejection}) {}
+      plan_(options) {}
 
 void PeerSetState::set(const Names& names) {
   std::vector<Callback> waiting;
@@ -165,38 +165,6 @@ Future<void> PeerSetState::pause() {
                           [promise = std::move(promise)]() mutable { promise.complete(Result<void>{}); });
   }
   return future;
-}
-
-std::uint64_t LatestAttempt::begin() {
-  MutexLock lock(mutex_);
-  work_ = nullptr;
-  return ++latest_;
-}
-
-void LatestAttempt::set(std::uint64_t number, Future<void> work) {
-  auto shared = std::make_shared<Future<void>>(std::move(work));
-  {
-    MutexLock lock(mutex_);
-    if (number != latest_) return;
-    work_ = shared;
-    if (!cancelled_) return;
-  }
-  shared->cancel();
-}
-
-void LatestAttempt::cancel() {
-  std::shared_ptr<Future<void>> work;
-  {
-    MutexLock lock(mutex_);
-    cancelled_ = true;
-    work = work_;
-  }
-  if (work != nullptr) work->cancel();
-}
-
-bool LatestAttempt::cancelled() const {
-  MutexLock lock(mutex_);
-  return cancelled_;
 }
 
 CallVerdict CallVerdict::of(const std::exception_ptr& error, bool idempotent) {

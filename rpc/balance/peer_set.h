@@ -21,21 +21,6 @@ namespace weft::rpc {
 
 class Agent;
 
-// How a set selects and ejects replicas.
-struct PeerSetOptions {
-  BalancePolicy policy = BalancePolicy::round_robin;
-  double max_load = 1.25;  // max_load, ejection: as in BalanceOptions
-  EjectionOptions ejection;
-  // refresh: the interval at which the resolver is queried. When a replica fails, the resolver is queried
-  // earlier. soonest: the minimum interval between two queries.
-  std::chrono::nanoseconds refresh = std::chrono::seconds{30};
-  std::chrono::nanoseconds soonest = std::chrono::seconds{1};
-  // The maximum time that a call waits for the connection to one replica, if other replicas have not been
-  // tried yet. The time until the deadline is divided equally among these replicas, and the wait is never
-  // longer than one part. CallOptions::connect_within overrides it.
-  std::chrono::nanoseconds connect_within = std::chrono::seconds{1};
-};
-
 namespace detail {
 
 // The state that copies of a PeerSet share.
@@ -98,23 +83,6 @@ struct WEFT_EXPORT CallVerdict {
   static CallVerdict of(const std::exception_ptr& error, bool idempotent);
 };
 
-// The attempts of one call. With several threads, set() for an attempt may be called after a later attempt
-// has started. Thread-safe.
-class WEFT_EXPORT LatestAttempt {
- public:
-  std::uint64_t begin();                              // returns its number
-  void set(std::uint64_t number, Future<void> work);  // ignored if a later attempt has started
-  void cancel();                                      // cancels the latest attempt and all later attempts
-  bool cancelled() const;
-
- private:
-  mutable Mutex mutex_;
-  std::uint64_t latest_ WEFT_GUARDED_BY(mutex_) = 0;
-  bool cancelled_ WEFT_GUARDED_BY(mutex_) = false;
-  // Cancel it with the mutex unlocked, because its cancellation may call this object.
-  std::shared_ptr<Future<void>> work_ WEFT_GUARDED_BY(mutex_);
-};
-
 // One call of a set, which tries replicas one after another. Start: (Peer, connect_within) -> Future<Value>.
 template <class Value, class Start>
 class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Value, Start>> {
@@ -156,26 +124,23 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
     const auto chosen = set_->choose(key_, tried_);
     if (!chosen) return no_replica_left(last);
     tried_.push_back(chosen->choice.id);
-    const std::uint64_t number = latest_.begin();
     Future<Value> made;
     try {
-      made = start_(chosen->peer, set_->connect_within(deadline_, again_ ? chosen->left : 1));
+      made = start_(chosen->peer.with(attempts_), set_->connect_within(deadline_, again_ ? chosen->left : 1));
     } catch (...) {  // an argument cannot be sent
       set_->finish(chosen->choice, ReplicaPlan::Outcome::unknown);
       return promise_.fail(std::current_exception());
     }
-    latest_.set(number, std::move(made).then([self = this->shared_from_this(), choice = chosen->choice](
-                                                 Result<Value>&& result) -> Result<void> {
+    std::move(made).then([self = this->shared_from_this(), choice = chosen->choice](Result<Value>&& result) {
       self->ended(choice, std::move(result));
-      return {};
-    }));
+    });
   }
   void ended(const ReplicaPlan::Choice& choice, Result<Value>&& result) {
     CallVerdict verdict;
     if (!result.ok()) verdict = CallVerdict::of(result.error(), idempotent_);
     set_->finish(choice, verdict.outcome);
     if (!verdict.elsewhere || !again_) return promise_.complete(std::move(result));
-    latest_.cancelled() ? end_after(result.error()) : attempt(result.error());
+    attempts_.cancelled() ? end_after(result.error()) : attempt(result.error());
   }
   // The call was cancelled after an attempt had failed, and before the next attempt started.
   void end_after(const std::exception_ptr& failed) {
@@ -194,7 +159,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
     tried_.clear();
     waits_ = " while no replica could be reached";
     claimed_ = false;
-    if (latest_.cancelled()) return cancel();  // before claimed_ was set
+    if (attempts_.cancelled()) return cancel();  // before claimed_ was set
     set_->pause().then([self = this->shared_from_this()](Result<void>&& paused) {
       if (!self->stops_waiting()) return;
       if (!paused.ok())
@@ -208,7 +173,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
     promise_.fail(Error(kind, message, Execution::not_sent));
   }
   void cancel() {
-    latest_.cancel();
+    attempts_.cancel();
     if (stops_waiting()) end(ErrorKind::cancelled, std::string("cancelled") + waits_);
   }
   // While the call waits for names or in a pause: true for the first caller, which continues or ends the
@@ -224,7 +189,7 @@ class BalancedCall final : public std::enable_shared_from_this<BalancedCall<Valu
   std::vector<ReplicaPlan::Id> tried_;
   const char* waits_ = " before a replica was known";  // constant while claimed_ is false
   std::atomic<bool> claimed_{false};                   // false: the call waits
-  LatestAttempt latest_;
+  CancelScope attempts_;                               // of all attempts
 };
 
 // The type in which an argument is kept: text is stored as a std::string.
@@ -256,41 +221,30 @@ class WEFT_EXPORT PeerSet {
   // Calls a method, and returns a future of the result, as Peer::call. Do not pass Type.
   template <auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
-    return balance<typename FoundMethod<Target>::Type>(
-        [](const Peer& peer, auto&&... arguments) {
-          return peer.call<Target>(std::forward<decltype(arguments)>(arguments)...);
-        },
-        std::forward<Given>(given)...);
+    return balance<FoundMethod<Target>>(std::forward<Given>(given)...);
   }
   // For a method that T's service lists and T inherits, as Peer::call.
   template <Served T, auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
-    return balance<typename FoundMethod<Target, Type, T>::Type>(
-        [](const Peer& peer, auto&&... arguments) {
-          return peer.call<T, Target>(std::forward<decltype(arguments)>(arguments)...);
-        },
-        std::forward<Given>(given)...);
+    return balance<FoundMethod<Target, Type, T>>(std::forward<Given>(given)...);
   }
   template <NamedFunction F, class... Given>
   auto call(Given&&... given) const {
-    return balance<F>(
-        [](const Peer& peer, auto&&... arguments) {
-          return peer.call<F>(std::forward<decltype(arguments)>(arguments)...);
-        },
-        std::forward<Given>(given)...);
+    return balance<F>(std::forward<Given>(given)...);
   }
 
   void set(const Names& names) { state_->set(names); }  // known replicas keep their state
   std::vector<ReplicaPlan::Replica> replicas() const { return state_->replicas(); }  // a copy
 
  private:
-  template <class M, class Call, class... Given>
-  auto balance(Call call, Given&&... given) const {
-    using Value = typename M::Traits::Result;
+  template <class Found, class... Given>
+  auto balance(Given&&... given) const {
+    using Method = typename Found::Type;
+    using Value = typename Method::Traits::Result;
     constexpr bool again = (std::is_copy_constructible_v<detail::KeptArgument<Given>> && ...);
     const auto deadline =
         options_.timeout ? std::optional(later(state_->loop()->now(), *options_.timeout)) : std::nullopt;
-    auto start = [call, deadline, loop = state_->loop(), options = options_, serving = serving_,
+    auto start = [deadline, loop = state_->loop(), options = options_, serving = serving_,
                   metadata = metadata_,
                   kept = std::tuple<detail::KeptArgument<Given>...>(std::forward<Given>(given)...)](
                      const Peer& replica, std::optional<std::chrono::nanoseconds> connect_within) mutable {
@@ -305,15 +259,15 @@ class WEFT_EXPORT PeerSet {
       return std::apply(
           [&](auto&... argument) {
             if constexpr (again) {
-              return call(peer, std::as_const(argument)...);
+              return peer.calls().template call<Found>(std::as_const(argument)...);
             } else {
-              return call(peer, std::move(argument)...);
+              return peer.calls().template call<Found>(std::move(argument)...);
             }
           },
           kept);
     };
     return std::make_shared<detail::BalancedCall<Value, decltype(start)>>(
-               state_, key_, deadline, again, M::is_idempotent || options_.idempotent.value_or(false),
+               state_, key_, deadline, again, Method::is_idempotent || options_.idempotent.value_or(false),
                options_.wait_for_ready.value_or(false), std::move(start))
         ->begin();
   }

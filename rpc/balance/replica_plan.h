@@ -35,13 +35,21 @@ struct EjectionOptions {
   std::chrono::nanoseconds longest = std::chrono::seconds{60};  // the maximum of an ejection
 };
 
-// How the plan selects replicas.
-struct BalanceOptions {
+// How a set selects and ejects replicas. The plan uses the first three.
+struct PeerSetOptions {
   BalancePolicy policy = BalancePolicy::round_robin;
   // consistent_hash: if a replica has more than this multiple of the average number of calls in flight, the
   // next replica for the key gets the call. 0: no limit.
   double max_load = 1.25;
   EjectionOptions ejection;
+  // refresh: the interval at which the resolver is queried. When a replica fails, the resolver is queried
+  // earlier. soonest: the minimum interval between two queries.
+  std::chrono::nanoseconds refresh = std::chrono::seconds{30};
+  std::chrono::nanoseconds soonest = std::chrono::seconds{1};
+  // The maximum time that a call waits for the connection to one replica, if other replicas have not been
+  // tried yet. The time until the deadline is divided equally among these replicas, and the wait is never
+  // longer than one part. CallOptions::connect_within overrides it.
+  std::chrono::nanoseconds connect_within = std::chrono::seconds{1};
 };
 
 class WEFT_EXPORT ReplicaPlan {
@@ -56,7 +64,7 @@ class WEFT_EXPORT ReplicaPlan {
   enum class Reach : std::uint8_t { ready, connecting, failing };  // ready: connected, or never tried
 
   // A plan without replicas; add them with set().
-  explicit ReplicaPlan(BalanceOptions options) : options_(options) {}
+  explicit ReplicaPlan(PeerSetOptions options) : options_(options) {}
 
   // Sets the replicas by name. Known replicas keep their state.
   void set(const std::vector<std::string>& names);
@@ -95,7 +103,7 @@ class WEFT_EXPORT ReplicaPlan {
   Replica* pick(const std::vector<Replica*>& from, std::optional<std::uint64_t> key);
   void eject(Replica& replica, Time now);
 
-  const BalanceOptions options_;
+  const PeerSetOptions options_;
   std::vector<Replica> replicas_;
   Id last_id_ = 0;
   std::size_t turn_ = 0;

@@ -88,10 +88,21 @@ class WEFT_EXPORT PeerCalls {
     return start_typed<Value>(std::move(call), DecodeReply<Value>{});
   }
 
+  // A call of the program, of the method Found (FoundMethod, or a Function).
+  template <class Found, class... Given>
+  auto call(Given&&... given) const {
+    using Value = typename Found::Type::Traits::Result;
+    return start_typed<Value>(typed<Found>(false, std::forward<Given>(given)...), DecodeReply<Value>{});
+  }
+  template <class Found, class... Given>
+  Notified notify(Given&&... given) const {
+    return Notified(
+        start_typed<void>(typed<Found>(true, std::forward<Given>(given)...), DecodeReply<void>{}));
+  }
+
  private:
   friend class Peer;
 
-  // A call of the program.
   template <class Found, class... Given>
   OutgoingCall typed(bool notify, Given&&... given) const {
     OutgoingCall call = make(Found::name, Found::id, count_sent<Given...>);
@@ -152,49 +163,37 @@ class WEFT_EXPORT Peer {
   // rpc/call/method.h).
   template <auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
-    return typed_call<FoundMethod<Target>>(std::forward<Given>(given)...);
+    return calls_.call<FoundMethod<Target>>(std::forward<Given>(given)...);
   }
   // For a method that T's service lists and T inherits. T is needed because the type of &T::f contains only
   // the base class.
   template <Served T, auto Target, class... Given, class Type = decltype(Target)>
   auto call(Given&&... given) const {
-    return typed_call<FoundMethod<Target, Type, T>>(std::forward<Given>(given)...);
+    return calls_.call<FoundMethod<Target, Type, T>>(std::forward<Given>(given)...);
   }
   // For a free function.
   template <NamedFunction F, class... Given>
   auto call(Given&&... given) const {
-    return typed_call<F>(std::forward<Given>(given)...);
+    return calls_.call<F>(std::forward<Given>(given)...);
   }
   // A call without a reply: neither results nor errors of the method are returned. The future completes when
   // the callee has accepted the call, and may be dropped.
   template <auto Target, class... Given, class Type = decltype(Target)>
   Notified notify(Given&&... given) const {
-    return typed_notify<FoundMethod<Target>>(std::forward<Given>(given)...);
+    return calls_.notify<FoundMethod<Target>>(std::forward<Given>(given)...);
   }
   template <Served T, auto Target, class... Given, class Type = decltype(Target)>
   Notified notify(Given&&... given) const {
-    return typed_notify<FoundMethod<Target, Type, T>>(std::forward<Given>(given)...);
+    return calls_.notify<FoundMethod<Target, Type, T>>(std::forward<Given>(given)...);
   }
   template <NamedFunction F, class... Given>
   Notified notify(Given&&... given) const {
-    return typed_notify<F>(std::forward<Given>(given)...);
+    return calls_.notify<F>(std::forward<Given>(given)...);
   }
 
   const PeerCalls& calls() const { return calls_; }  // for layers
 
  private:
-  template <class Found, class... Given>
-  auto typed_call(Given&&... given) const {
-    using Value = typename Found::Type::Traits::Result;
-    return calls_.start_typed<Value>(calls_.typed<Found>(false, std::forward<Given>(given)...),
-                                     DecodeReply<Value>{});
-  }
-  template <class Found, class... Given>
-  Notified typed_notify(Given&&... given) const {
-    return Notified(calls_.start_typed<void>(calls_.typed<Found>(true, std::forward<Given>(given)...),
-                                             DecodeReply<void>{}));
-  }
-
   PeerCalls calls_;
 };
 

@@ -178,6 +178,8 @@ TEST_F(PeerSetTest, ACallThatMayHaveRunIsRetriedOnlyIfItsMethodIsIdempotent) {
   replicas[there]->release();
   eventually("it hangs elsewhere", [&] { return hanging() == 1; });
   EXPECT_FALSE(safe.ready());
+  safe.cancel();  // the latest attempt
+  EXPECT_EQ(kind_of([&] { got(std::move(safe)); }), ErrorKind::cancelled);
 }
 
 TEST_F(PeerSetTest, AnErrorOfAHandlerDoesNotEjectTheReplica) {
@@ -273,25 +275,6 @@ TEST(PeerSetWithABlackHole, CallsOnlyTheReplicasThatAnswer) {
   EXPECT_GT(count["a"], 200);
   EXPECT_GT(count["b"], 200);
   for (const auto& replica : set.replicas()) EXPECT_EQ(replica.outstanding, 0U) << replica.name;
-}
-
-TEST(LatestAttemptTest, CancelReachesTheLatestAttemptEvenIfAnEarlierOneIsReportedLater) {
-  std::vector<std::string> cancelled;
-  std::vector<Promise<void>> promises(3);
-  const auto work = [&](std::size_t i) {
-    auto future = promises[i].future();
-    promises[i].on_cancel([&cancelled, i] { cancelled.push_back("attempt " + std::to_string(i)); });
-    return future;
-  };
-  detail::LatestAttempt attempts;
-  const auto first = attempts.begin(), second = attempts.begin();
-  attempts.set(second, work(1));
-  attempts.set(first, work(0));
-  attempts.cancel();
-  EXPECT_EQ(cancelled, (std::vector<std::string>{"attempt 1"}));
-  EXPECT_TRUE(attempts.cancelled());
-  attempts.set(attempts.begin(), work(2));
-  EXPECT_EQ(cancelled, (std::vector<std::string>{"attempt 1", "attempt 2"})) << "at once";
 }
 
 TEST_F(PeerSetTest, CallsWithStreamsHaveOneAttempt) {

@@ -41,7 +41,7 @@ class ReplicaPlanTest : public testing::Test {
       if (found.name == name) return found;
     throw std::runtime_error("no replica " + name);
   }
-  static ReplicaPlan plan_of(std::vector<std::string> names, BalanceOptions options = {}) {
+  static ReplicaPlan plan_of(std::vector<std::string> names, PeerSetOptions options = {}) {
     ReplicaPlan plan(options);
     plan.set(names);
     return plan;
@@ -110,7 +110,7 @@ TEST_F(ReplicaPlanTest, LeastOutstandingChoosesAnIdleReplica) {
 }
 
 TEST_F(ReplicaPlanTest, AKeyChangesItsReplicaOnlyIfThatReplicaLeaves) {
-  const BalanceOptions options{.policy = BalancePolicy::consistent_hash};
+  const PeerSetOptions options{.policy = BalancePolicy::consistent_hash};
   auto plan = plan_of({"a", "b", "c", "d"}, options);
   auto other = plan_of({"d", "c", "b", "a"}, options);  // as another agent sees it
   std::map<std::uint64_t, std::string> places;
