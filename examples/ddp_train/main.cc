@@ -9,7 +9,7 @@
 #include <weft/parallel/data_parallel/hooks/cast_hook.h>
 #include <weft/parallel/training/broadcast_state.h>
 #include <weft/parallel/training/distributed_sampler.h>
-#include <weft/rpc/agent/gauges.h>
+#include <weft/rpc/agent/stats.h>
 #include <weft/rpc/job/run_job.h>
 
 #include <utility>

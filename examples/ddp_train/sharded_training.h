@@ -1,7 +1,7 @@
 // The training in which the state is split over the ranks.
 #pragma once
 
-#include <weft/rpc/agent/gauges.h>
+#include <weft/rpc/agent/stats.h>
 
 #include "ddp_train/settings.h"
 

@@ -6,7 +6,7 @@
 #include <weft/parallel/collectives/collectives_layer.h>
 #include <weft/parallel/elastic/leave_on_signal.h>
 #include <weft/parallel/elastic/run.h>
-#include <weft/rpc/agent/gauges.h>
+#include <weft/rpc/agent/stats.h>
 #include <weft/rpc/job/job_place.h>
 #include <weft/rpc/job/run_job.h>
 

@@ -6,7 +6,7 @@
 #include <weft/parallel/elastic/elastic_sampler.h>
 #include <weft/parallel/elastic/run.h>
 #include <weft/parallel/elastic/state.h>
-#include <weft/rpc/agent/gauges.h>
+#include <weft/rpc/agent/stats.h>
 
 #include <fstream>
 #include <memory>

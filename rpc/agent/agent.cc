@@ -6,8 +6,6 @@
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/stream/stream_table.h>
 
-#include <algorithm>
-
 namespace weft::rpc {
 namespace {
 
@@ -19,7 +17,6 @@ std::vector<MethodInfo> list(const IncomingCall& call) {
   for (const auto& entry : call.host()->methods().all())
     infos.push_back({entry->name, entry->signature, entry->parameters, entry->result, entry->idempotent,
                      entry->needs_object && entry->object == nullptr});
-  std::sort(infos.begin(), infos.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return infos;
 }
 

@@ -1,7 +1,5 @@
 #include <weft/rpc/agent/stats.h>
 
-#include <weft/rpc/agent/agent.h>
-#include <weft/rpc/agent/gauges.h>
 #include <weft/rpc/endpoint/agent_core.h>
 
 #include <algorithm>
@@ -24,8 +22,6 @@ AgentStats stats_of(AgentCore& core) {
     method.failed = std::min(method.failed, method.answered);
     stats.methods.push_back(std::move(method));
   }
-  std::sort(stats.methods.begin(), stats.methods.end(),
-            [](const MethodStats& a, const MethodStats& b) { return a.name < b.name; });
   stats.layers = core.hooks().stats();
   if (const auto* gauges = core.layers().find<Gauges>()) stats.gauges = gauges->values();
   return stats;
@@ -41,5 +37,24 @@ MethodEntry stats_entry() {
 }
 
 Future<AgentStats> stats(const Peer& peer) { return peer.calls().ask<AgentStats>(stats_method); }
+
+Layer Gauges::layer() {
+  return [self = shared_from_this()](Agent& agent) { agent.core()->layers().put(self); };
+}
+
+void Gauges::set(const std::string& name, double value) {
+  const MutexLock lock(mutex_);
+  values_[name] = value;
+}
+
+void Gauges::remove(const std::string& name) {
+  const MutexLock lock(mutex_);
+  values_.erase(name);
+}
+
+std::map<std::string, double> Gauges::values() const {
+  const MutexLock lock(mutex_);
+  return values_;
+}
 
 }  // namespace weft::rpc

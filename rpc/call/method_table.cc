@@ -48,8 +48,11 @@ std::shared_ptr<const MethodEntry> MethodTable::find(std::uint64_t id) const {
 
 std::vector<std::shared_ptr<const MethodEntry>> MethodTable::all() const {
   std::vector<std::shared_ptr<const MethodEntry>> all;
-  std::shared_lock lock(mutex_);
-  for (const auto& [id, entry] : entries_) all.push_back(entry);
+  {
+    std::shared_lock lock(mutex_);
+    for (const auto& [id, entry] : entries_) all.push_back(entry);
+  }
+  std::ranges::sort(all, {}, [](const auto& entry) -> const std::string& { return entry->name; });
   return all;
 }
 

@@ -89,7 +89,7 @@ class WEFT_EXPORT MethodTable {
   // Limits the calls of the method of that name. The method may be served later.
   void limit(const std::string& name, MethodLimit limit);
   std::shared_ptr<const MethodEntry> find(std::uint64_t id) const;  // null: no such method
-  std::vector<std::shared_ptr<const MethodEntry>> all() const;      // in unspecified order
+  std::vector<std::shared_ptr<const MethodEntry>> all() const;      // by name
   // Removes all methods and releases all served objects.
   void clear();
 

@@ -1,4 +1,3 @@
-#include <weft/rpc/agent/gauges.h>
 #include <weft/rpc/agent/stats.h>
 #include <weft/rpc/codec/packed.h>
 

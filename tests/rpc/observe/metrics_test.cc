@@ -1,6 +1,6 @@
 #include <weft/rpc/observe/metrics.h>
 
-#include <weft/rpc/agent/gauges.h>
+#include <weft/rpc/agent/stats.h>
 
 #include <cstring>
 

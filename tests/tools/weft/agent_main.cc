@@ -1,7 +1,7 @@
 // The agent that tests of the program `weft` ask: a method for every kind of type, and for every way to end.
 //
 //   weft_test_agent [--traced] [--gauges] ADDRESS...      says "listens at ADDRESS" for each; ends on SIGTERM
-#include <weft/rpc/agent/gauges.h>
+#include <weft/rpc/agent/stats.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/trace/tracer.h>
 

@@ -1,6 +1,6 @@
 #include "tools/weft/dash/collector.h"
 
-#include <weft/rpc/agent/gauges.h>
+#include <weft/rpc/agent/stats.h>
 #include <weft/rpc/job/job.h>
 #include <weft/rpc/rpc.h>
 #include <weft/rpc/trace/tracer.h>
