@@ -1,15 +1,21 @@
 // CallContext: the call that a handler serves. The calls that the handler makes with `peer.with(call)`
 // inherit the deadline, the cancellation, and the sections of layers above (pass, trace).
 //
-// The context exists until the call is answered. Thread-safety: the functions may be called from any thread,
+// The context exists until the call is answered. CancelSource: the base of objects whose cancellation cancels
+// calls. They are CallContext and CancelScope. Thread-safety: all functions may be called from any thread,
 // except slots(), which only the handler may call.
 #pragma once
 
-#include <weft/rpc/call/cancel_source.h>
 #include <weft/rpc/core/agent_id.h>
+#include <weft/rpc/core/export.h>
 #include <weft/rpc/core/loop.h>
+#include <weft/rpc/core/mutex.h>
 #include <weft/rpc/core/slots.h>
+#include <weft/rpc/core/unique_function.h>
 
+#include <cstdint>
+#include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +31,50 @@ struct Caller {
   AgentId id;            // as the peer states it; not proven
   std::string identity;  // the proven identity of the peer (docs/security.md); empty: none
   std::string address;
+};
+
+class WEFT_EXPORT CancelSource {
+ public:
+  // on_cancel() adds a job that runs once, at the cancellation: on a loop or on the thread that calls
+  // cancel(). The job must not block or throw. If the source has been cancelled, the job runs within
+  // on_cancel(), which then returns 0. forget_cancel() removes a job that is no longer needed.
+  using CancelJobId = std::uint64_t;
+  CancelJobId on_cancel(Callback job);
+  void forget_cancel(CancelJobId id);
+
+ protected:
+  CancelSource() = default;
+  ~CancelSource() = default;
+  bool was_cancelled() const;         // run_cancel_jobs() was called
+  void run_cancel_jobs();             // once; later calls have no effect
+  virtual void first_cancel_job() {}  // called when the first job is added, on the thread that adds it
+  // By default, writes a line to stderr.
+  virtual void cancel_job_threw(const std::exception_ptr& exception) noexcept;
+
+ private:
+  mutable Mutex mutex_;
+  bool cancelled_ WEFT_GUARDED_BY(mutex_) = false;
+  CancelJobId last_ WEFT_GUARDED_BY(mutex_) = 0;
+  std::map<CancelJobId, Callback> jobs_ WEFT_GUARDED_BY(mutex_);
+};
+
+// A group of calls that are cancelled together. `peer.with(scope)` adds calls to it. cancel() cancels each
+// call in flight; later calls fail at once and are not sent. The destruction of the scope cancels nothing.
+// Copies refer to the same scope.
+class WEFT_EXPORT CancelScope {
+ public:
+  CancelScope() : shared_(std::make_shared<Shared>()) {}
+  void cancel() { shared_->cancel(); }
+  bool cancelled() const { return shared_->cancelled(); }           // cancel() was called
+  std::shared_ptr<CancelSource> source() const { return shared_; }  // the same for all copies
+
+ private:
+  class Shared final : public CancelSource {
+   public:
+    void cancel() { run_cancel_jobs(); }
+    bool cancelled() const { return was_cancelled(); }
+  };
+  std::shared_ptr<Shared> shared_;
 };
 
 class WEFT_EXPORT CallContext : public CancelSource, public std::enable_shared_from_this<CallContext> {

@@ -1,6 +1,4 @@
-#include <weft/rpc/call/cancel_source.h>
-
-#include <weft/rpc/core/loop.h>
+#include <weft/rpc/call/call_context.h>
 
 #include <utility>
 
