@@ -151,27 +151,16 @@ void ServedStream::pump() {
 }
 
 void ServedStream::answer(const Call& call) {
-  std::uint64_t before = 0;
-  {
-    MutexLock lock(mutex_);
-    before = sent_;
-  }
-  call->reply([this](ValueWriter writer) { write(writer); });
-  std::uint64_t count = 0;
-  bool last = false;
-  {
-    MutexLock lock(mutex_);
-    count = sent_ - before;
-    last = finished_;  // as the reply states; the source may have ended since
-  }
-  if (count != 0) drop(count);
-  if (!last && count == 0)  // an item could not be encoded
+  Written written;
+  call->reply([&](ValueWriter writer) { write(writer, written); });
+  if (written.items != 0) drop(written.items);
+  if (!written.is_last && written.items == 0)  // an item could not be encoded
     end(stream_error(ErrorKind::internal, "an item of the stream could not be sent"));
-  if (last || count == 0)
+  if (written.is_last || written.items == 0)
     if (const auto table = table_.lock()) table->forget(id_);
 }
 
-void ServedStream::write(ValueWriter writer) {
+void ServedStream::write(ValueWriter writer, Written& written) {
   OutgoingMessage& message = writer.message();
   std::uint64_t first = 0, there = 0, room = 0;
   {
@@ -193,16 +182,15 @@ void ServedStream::write(ValueWriter writer) {
   record.field(2, "count").set_uint(count);
   record.field(3, "bytes").set_uint(bytes);
   std::exception_ptr failure;
-  bool last = false;
   {
     MutexLock lock(mutex_);
     sent_ += count;
     sent_bytes_ += bytes;
     if (count != 0) item_bytes_ = std::max<std::uint64_t>(bytes / count, 1);
-    finished_ = last = ended_ && taken_ == sent_;
-    failure = last ? failure_ : nullptr;
+    written = {count, ended_ && taken_ == sent_};
+    failure = written.is_last ? failure_ : nullptr;
   }
-  record.field(4, "end").set_bool(last);
+  record.field(4, "end").set_bool(written.is_last);
   ValueWriter error = record.field(5, "error");
   if (failure == nullptr) return error.set_nil();
   std::string worker;

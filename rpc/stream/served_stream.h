@@ -58,8 +58,13 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
   bool may_ask() const WEFT_REQUIRES(mutex_);
   bool may_answer() const WEFT_REQUIRES(mutex_);
   void pump();
+  // What a reply contains.
+  struct Written {
+    std::uint64_t items = 0;
+    bool is_last = false;  // it states the end of the stream
+  };
   void answer(const Call& call);
-  void write(ValueWriter writer);
+  void write(ValueWriter writer, Written& written);
 
   const StreamWindow limit_;
   std::weak_ptr<StreamTable> table_;  // constant after belongs_to(), like id_
@@ -67,8 +72,7 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
   bool pumping_ WEFT_GUARDED_BY(mutex_) = false;
   bool asking_ WEFT_GUARDED_BY(mutex_) = false;
   bool over_ WEFT_GUARDED_BY(mutex_) = false;
-  bool ended_ WEFT_GUARDED_BY(mutex_) = false;     // the source has ended
-  bool finished_ WEFT_GUARDED_BY(mutex_) = false;  // a reply has stated the end of the stream
+  bool ended_ WEFT_GUARDED_BY(mutex_) = false;  // the source has ended
   std::exception_ptr failure_ WEFT_GUARDED_BY(mutex_);
   std::exception_ptr why_over_ WEFT_GUARDED_BY(mutex_);
   std::deque<Call> waiting_ WEFT_GUARDED_BY(mutex_);
