@@ -364,7 +364,7 @@ void AgentCore::end_all() {
   // Handlers that waited for calls have received an error; queued jobs run to completion.
   if (own_handlers_ != nullptr) own_handlers_->join();
   end_on_all();  // what handlers have left, and sessions that had moved to another loop meanwhile
-  sessions_->close_all();
+  sessions_->clear();
   for (const auto& loop : loops_) loop->stop();
   accounts()->fail_drain(Error(ErrorKind::shut_down, "drain: the agent was shut down before it had drained"));
   // Layers and methods own the core, so this cycle must be broken. No thread of the agent runs any more. The

@@ -320,15 +320,13 @@ std::vector<std::shared_ptr<Session>> Sessions::all_alive() const {
   return sessions;
 }
 
-std::vector<std::shared_ptr<Session>> Sessions::close_all() {
+void Sessions::clear() {
+  Entries entries;  // destroyed without the mutex, like `own`
+  std::vector<std::shared_ptr<Session>> own;
   MutexLock lock(mutex_);
-  std::vector<std::shared_ptr<Session>> sessions = std::exchange(with_itself_, {});
-  for (auto& [peer, entry] : entries_) {
-    end_absence(entry);
-    sessions.push_back(entry.session);
-  }
-  entries_.clear();
-  return sessions;
+  for (auto& [peer, entry] : entries_) end_absence(entry);
+  entries.swap(entries_);
+  own.swap(with_itself_);
 }
 
 }  // namespace weft::rpc

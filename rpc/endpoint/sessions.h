@@ -76,11 +76,10 @@ class WEFT_EXPORT Sessions final : public std::enable_shared_from_this<Sessions>
   Requests requests_with(const std::set<std::string>& names) const;
 
   // The sessions with connected and absent peers, and of this agent with itself. all_alive(): also those that
-  // are closed, and may have jobs left. close_all() removes all of them; the caller ends the returned
-  // sessions.
+  // are closed, and may have jobs left. clear() removes all of them, for the end of the agent.
   std::vector<std::shared_ptr<Session>> all() const;
   std::vector<std::shared_ptr<Session>> all_alive() const;
-  std::vector<std::shared_ptr<Session>> close_all();
+  void clear();
 
  private:
   class Absence;
