@@ -62,22 +62,17 @@ void RetriedCall::attempt() {
   };
   auto pending =
       std::make_shared<CallWith<decltype(ended)>>(std::move(again), *host_, route_, std::move(ended));
-  bool cancelled = false;
-  {
-    MutexLock lock(mutex_);
-    attempt_in_flight_ = pending;
-    cancelled = cancelled_;
-  }
-  if (cancelled) {
+  if (attempts_in_flight_.cancelled()) {
     pending->lose(ErrorKind::cancelled, "cancelled by the caller");
-  } else if (attempts_ != 1 || !pending->refuse_excess()) {
+  } else if ((attempts_ != 1 || !pending->refuse_excess()) &&
+             PendingCall::serve(pending, {attempts_in_flight_.source(), nullptr})) {
     if (attempts_ != 1) host_->counters().calls_retried.add();
     route_->submit(std::move(pending));
   }
 }
 
 void RetriedCall::wait(std::chrono::nanoseconds span, std::shared_ptr<void> waits) {
-  if (cancelled()) return attempt();
+  if (attempts_in_flight_.cancelled()) return attempt();
   waits_ = std::move(waits);
   const auto& loop = route_->loop();
   timer_ = loop->schedule(later(loop->now(), span), [self = shared_from_this()] { self->end_wait(); });
@@ -90,11 +85,6 @@ void RetriedCall::end_wait() {
   route_->loop()->cancel(std::exchange(timer_, 0));
   const auto waits = std::move(waits_);
   attempt();
-}
-
-bool RetriedCall::cancelled() {
-  MutexLock lock(mutex_);
-  return cancelled_;
 }
 
 void RetriedCall::ended(Result<PendingCall::Reply> result, const PendingCall& attempt) {
@@ -128,13 +118,7 @@ void RetriedCall::ended(Result<PendingCall::Reply> result, const PendingCall& at
 std::string RetriedCall::title() const { return route_->peer_name() + ": " + call_.method_; }
 
 void RetriedCall::cancel() {
-  std::shared_ptr<PendingCall> pending;
-  {
-    MutexLock lock(mutex_);
-    cancelled_ = true;
-    pending = attempt_in_flight_.lock();
-  }
-  if (pending != nullptr) route_->cancel(std::move(pending));
+  attempts_in_flight_.cancel();
   route_->loop()->post([self = shared_from_this()] { self->end_wait(); });
 }
 

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <weft/rpc/call/pending_call.h>
-#include <weft/rpc/core/mutex.h>
 
 namespace weft::rpc {
 
@@ -34,7 +33,6 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
   // Begin and end the wait between two attempts, on the loop.
   void wait(std::chrono::nanoseconds span, std::shared_ptr<void> waits);
   void end_wait();
-  bool cancelled();
 
   const std::shared_ptr<CallHost> host_;
   const std::shared_ptr<CallRoute> route_;
@@ -48,10 +46,7 @@ class WEFT_EXPORT RetriedCall final : public std::enable_shared_from_this<Retrie
   bool may_have_run_ = false;   // an attempt so far may have run
   Loop::TimerId timer_ = 0;     // ends the wait for the next attempt; used on the loop, like waits_
   std::shared_ptr<void> waits_;
-
-  Mutex mutex_;
-  bool cancelled_ WEFT_GUARDED_BY(mutex_) = false;
-  std::weak_ptr<PendingCall> attempt_in_flight_ WEFT_GUARDED_BY(mutex_);
+  CancelScope attempts_in_flight_;
 };
 
 }  // namespace weft::rpc
