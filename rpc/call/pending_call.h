@@ -139,7 +139,7 @@ class WEFT_EXPORT PendingCall {
   const bool within_limits_;
 };
 
-// Done: (Result<Reply>&&[, const PendingCall&]) -> void. Called once, at the end of the call, on the thread
+// Done: (Result<Reply>&&, const PendingCall&) -> void. Called once, at the end of the call, on the thread
 // that ended it, and then destroyed.
 template <class Done>
 class CallWith final : public PendingCall {
@@ -152,11 +152,7 @@ class CallWith final : public PendingCall {
  private:
   void done(Result<Reply> result) override {
     Done done = std::move(done_);
-    if constexpr (std::is_invocable_v<Done&, Result<Reply>&&, const PendingCall&>) {
-      done(std::move(result), *this);
-    } else {
-      done(std::move(result));
-    }
+    done(std::move(result), *this);
   }
   Done done_;
 };

@@ -92,12 +92,11 @@ void PeerCalls::add_default_timeout(OutgoingCall& call) const {
 }
 
 void PeerCalls::start(OutgoingCall&& call, Done done) const {
-  if (!RetriedCall::applies(call))
-    return submit(std::make_shared<CallWith<Done>>(std::move(call), *core_, route_, std::move(done)));
-  with_retries(std::move(call), [done = std::move(done)](Result<PendingCall::Reply> reply,
-                                                         const PendingCall&) mutable {
+  auto ended = [done = std::move(done)](Result<PendingCall::Reply> reply, const PendingCall&) mutable {
     done(std::move(reply));
-  })->begin();
+  };
+  if (RetriedCall::applies(call)) return with_retries(std::move(call), std::move(ended))->begin();
+  submit(std::make_shared<CallWith<decltype(ended)>>(std::move(call), *core_, route_, std::move(ended)));
 }
 
 void PeerCalls::submit(std::shared_ptr<PendingCall> call) const {
