@@ -62,7 +62,7 @@ void ServedStream::pull(const Call& call, std::uint64_t number, std::uint64_t it
   pump();
 }
 
-void ServedStream::end(const std::exception_ptr& error, std::vector<Call>* unanswered) {
+void ServedStream::end(const std::exception_ptr& error) {
   std::deque<Call> waiting;
   std::uint64_t left = 0;
   {
@@ -77,10 +77,6 @@ void ServedStream::end(const std::exception_ptr& error, std::vector<Call>* unans
   }
   close_source();
   if (left != 0) drop(left);
-  if (unanswered != nullptr) {
-    unanswered->insert(unanswered->end(), waiting.begin(), waiting.end());
-    return;
-  }
   for (const auto& call : waiting) call->fail(error);
 }
 
@@ -157,7 +153,7 @@ void ServedStream::answer(const Call& call) {
   if (!written.is_last && written.items == 0)  // an item could not be encoded
     end(stream_error(ErrorKind::internal, "an item of the stream could not be sent"));
   if (written.is_last || written.items == 0)
-    if (const auto table = table_.lock()) table->forget(id_);
+    if (const auto table = table_.lock()) table->take(id_);
 }
 
 void ServedStream::write(ValueWriter writer, Written& written) {

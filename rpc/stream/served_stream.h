@@ -38,9 +38,7 @@ class WEFT_EXPORT ServedStream : public std::enable_shared_from_this<ServedStrea
   // it have fewer than `bytes` bytes; both count from the beginning of the stream.
   void pull(const std::shared_ptr<IncomingCall>& call, std::uint64_t number, std::uint64_t items,
             std::uint64_t bytes);
-  // Ends the stream; waiting and later pulls fail with `error`. unanswered: if it is not null, it receives
-  // the waiting pulls, and they do not fail.
-  void end(const std::exception_ptr& error, std::vector<std::shared_ptr<IncomingCall>>* unanswered = nullptr);
+  void end(const std::exception_ptr& error);  // ends the stream; waiting and later pulls fail with `error`
 
  protected:
   void arrived_item();                         // call it after the item is available to encode()

@@ -252,8 +252,6 @@ void StreamTable::end(std::uint64_t id, const std::exception_ptr& error) {
   if (const auto stream = take(id)) stream->end(error);
 }
 
-void StreamTable::forget(std::uint64_t id) { (void)take(id); }
-
 void StreamTable::stop(std::uint64_t id, const std::exception_ptr& error) {
   std::shared_ptr<ServedStream> stream;
   {
@@ -289,24 +287,16 @@ void StreamTable::shut_down() {
     MutexLock lock(mutex_);
     ended_ = true;
   }
-  // An agent that closes without a goodbye is lost to its peers, so it must not reply to them.
-  std::vector<std::shared_ptr<IncomingCall>> unanswered;
+  // The pulls that wait get no reply, because the agent has ended (IncomingCall::fail).
   for (const std::uint64_t id : ids_of([](const Entry&) { return true; }))
-    if (const auto stream = take(id))
-      stream->end(stream_error(ErrorKind::shut_down, "this agent has shut down"), &unanswered);
-  MutexLock lock(mutex_);
-  unanswered_ = std::move(unanswered);
+    end(id, stream_error(ErrorKind::shut_down, "this agent has shut down"));
 }
 
 void StreamTable::serve_methods() {
   const auto core = core_.lock();
-  const auto method = [&](std::string_view name, std::vector<std::string> parameters, std::string result,
-                          auto run) {
-    std::string signature;
-    for (const std::string& parameter : parameters) signature += (signature.empty() ? "(" : ",") + parameter;
-    signature += ")->" + result;
-    MethodEntry entry =
-        described_entry({}, name, std::move(signature), std::move(parameters), std::move(result));
+  const auto method = [&](std::string_view name, const char* signature, std::vector<std::string> parameters,
+                          const char* result, auto run) {
+    MethodEntry entry = described_entry({}, name, signature, std::move(parameters), result);
     entry.non_blocking = entry.control = true;
     entry.run = [weak = weak_from_this(), run](std::shared_ptr<IncomingCall> call) {
       const auto table = weak.lock();
@@ -315,24 +305,25 @@ void StreamTable::serve_methods() {
     };
     core->methods().serve(std::move(entry));
   };
-  const std::string number = "u64";
-  method(next_method, {number, number, number, number}, "any",
+  method(next_method, "(u64,u64,u64,u64)->any", {"u64", "u64", "u64", "u64"}, "any",
          [](StreamTable& table, const std::shared_ptr<IncomingCall>& call) {
            const auto [stream, pulls, items, bytes] =
                decode_arguments<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>>(
                    *call, std::make_index_sequence<4>{});
            table.find(stream, *call)->pull(call, pulls, items, bytes);
          });
-  method(close_method, {number}, "void", [](StreamTable& table, const std::shared_ptr<IncomingCall>& call) {
-    const auto [stream] = decode_arguments<std::tuple<std::uint64_t>>(*call, std::make_index_sequence<1>{});
-    try {
-      table.find(stream, *call);
-      table.end(stream, stream_error(ErrorKind::cancelled, "the reader has closed the stream"));
-    } catch (const Error&) {
-      // The stream has ended in the meantime.
-    }
-    call->reply([](ValueWriter writer) { writer.set_nil(); });
-  });
+  method(close_method, "(u64)->void", {"u64"}, "void",
+         [](StreamTable& table, const std::shared_ptr<IncomingCall>& call) {
+           const auto [stream] =
+               decode_arguments<std::tuple<std::uint64_t>>(*call, std::make_index_sequence<1>{});
+           try {
+             table.find(stream, *call);
+             table.end(stream, stream_error(ErrorKind::cancelled, "the reader has closed the stream"));
+           } catch (const Error&) {
+             // The stream has ended in the meantime.
+           }
+           call->reply([](ValueWriter writer) { writer.set_nil(); });
+         });
 }
 
 }  // namespace detail

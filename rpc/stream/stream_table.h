@@ -44,7 +44,7 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   void end(std::uint64_t id, const std::exception_ptr& error);
   // Like end(), but the reader can still get the error by a pull, until the reader closes the stream.
   void stop(std::uint64_t id, const std::exception_ptr& error);
-  void forget(std::uint64_t id);  // removes the stream, which has ended
+  std::shared_ptr<ServedStream> take(std::uint64_t id);  // removes the stream; null: it is not open
   // The call that has the stream as an argument is about to be sent to `to`.
   void leaves(std::uint64_t id, const AgentId& to);
 
@@ -69,7 +69,6 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   void note(IncomingMessage& message, const AgentId& from, std::string_view method);
   Entry* entry_of(std::uint64_t id) WEFT_REQUIRES(mutex_);  // null: the stream is not open
   std::shared_ptr<ServedStream> find(std::uint64_t id, const IncomingCall& asked_by);
-  std::shared_ptr<ServedStream> take(std::uint64_t id);  // null: the stream is not open
   template <class Which>
   std::vector<std::uint64_t> ids_of(Which which);
 
@@ -82,8 +81,6 @@ class WEFT_EXPORT StreamTable final : public CallHook, public std::enable_shared
   std::map<std::uint64_t, Entry> served_ WEFT_GUARDED_BY(mutex_);
   // The number of open streams for each peer.
   std::map<std::string, std::size_t> open_ WEFT_GUARDED_BY(mutex_);
-  // Pulls that get no reply. They are kept until the agent's connections have ended.
-  std::vector<std::shared_ptr<IncomingCall>> unanswered_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::rpc::detail
