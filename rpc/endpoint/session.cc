@@ -307,11 +307,11 @@ void Session::enter(std::shared_ptr<PendingCall> call) {
   was_used_.store(true, std::memory_order_relaxed);
   if (core_->ended()) return call->lose(ErrorKind::shut_down, "this agent has shut down");
   if (core_->job_ended()) return void(call->fail(*core_->job_error()));
-  if (state_ == State::over) return drop(call);
+  if (state_ == State::over) return decline(call);
   if (call->only() != nullptr && *call->only() != peer_)
     return call->lose(ErrorKind::peer_lost,
                       to_string(*call->only()) + " is gone: " + to_string(peer_) + " has replaced it");
-  if (is_leaving_ && !call->control()) return refuse(call);
+  if (is_leaving_ && !call->control()) return decline(call);
   if (state_ == State::absent && call->fail_fast())
     return call->lose(ErrorKind::unavailable, "the connection is lost");
   const bool is_open = state_ == State::connected;
@@ -321,31 +321,22 @@ void Session::enter(std::shared_ptr<PendingCall> call) {
   calls_.hold(std::move(call));
 }
 
-// A call that was not sent, and that waits until its peer is ready, waits for the next incarnation. false: it
-// does not wait.
-bool Session::pass_on(const std::shared_ptr<PendingCall>& call) {
-  if (!call->wait_for_ready() || call->only() != nullptr || core_->ended() || core_->job_ended())
-    return false;
-  call->clear_timer();
-  call->route()->submit(call);
-  return true;
-}
-
-// The peer is gone.
-void Session::drop(const std::shared_ptr<PendingCall>& call) {
-  if (!pass_on(call)) call->lose(cause_, why_over_->kind(), why_over_->what());
-}
-
-// The peer accepts no new calls.
-void Session::refuse(const std::shared_ptr<PendingCall>& call) {
-  if (!pass_on(call)) call->lose(ErrorKind::shut_down, "the peer is shutting down");
+// The peer is gone, or accepts no new calls. A call that was not sent, and that waits until its peer is
+// ready, waits for the next incarnation.
+void Session::decline(const std::shared_ptr<PendingCall>& call) {
+  if (call->wait_for_ready() && call->only() == nullptr && !core_->ended() && !core_->job_ended()) {
+    call->clear_timer();
+    return call->route()->submit(call);
+  }
+  if (why_over_) return call->lose(cause_, why_over_->kind(), why_over_->what());
+  call->lose(ErrorKind::shut_down, "the peer is shutting down");
 }
 
 void Session::dispatch_held() {
   while (state_ == State::connected) {
     const auto call = calls_.next();
     if (call == nullptr) return;
-    is_leaving_ && !call->control() ? refuse(call) : dispatch(call);
+    is_leaving_ && !call->control() ? decline(call) : dispatch(call);
   }
 }
 
@@ -635,7 +626,7 @@ void Session::end(const Error& reason, const std::optional<Error>& cause) {
   frames_.clear(cause, reason);
   note_kept();
   for (const auto& call : calls_.take_all()) call->lose(cause, reason.kind(), reason.what());
-  for (const auto& call : calls_.take_held()) drop(call);
+  for (const auto& call : calls_.take_held()) decline(call);
   served_.cancel_all();
   serve_waiting();  // those that were cancelled end at once
 }

@@ -174,9 +174,7 @@ class WEFT_EXPORT Session final : public Carrier, public std::enable_shared_from
 
   const std::shared_ptr<Loop>& loop() const { return jobs_.loop(); }
   void enter(std::shared_ptr<PendingCall> call);
-  bool pass_on(const std::shared_ptr<PendingCall>& call);
-  void drop(const std::shared_ptr<PendingCall>& call);
-  void refuse(const std::shared_ptr<PendingCall>& call);
+  void decline(const std::shared_ptr<PendingCall>& call);
   void dispatch_held();
   void dispatch(const std::shared_ptr<PendingCall>& call);
   ServedCalls::Source source(const Link& link);
