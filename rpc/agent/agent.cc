@@ -1,10 +1,13 @@
 #include <weft/rpc/agent/agent.h>
 
 #include <weft/rpc/agent/calls_in_flight.h>
-#include <weft/rpc/agent/health.h>
 #include <weft/rpc/agent/stats.h>
 #include <weft/rpc/endpoint/agent_core.h>
 #include <weft/rpc/stream/stream_table.h>
+
+#ifndef WEFT_VERSION
+#error "the build defines WEFT_VERSION for this file: CMakeLists.txt"
+#endif
 
 namespace weft::rpc {
 namespace {
@@ -20,12 +23,25 @@ std::vector<MethodInfo> list(const IncomingCall& call) {
   return infos;
 }
 
+Health health_of(const IncomingCall& call) {
+  const auto core = AgentCore::of(call);
+  Health health;
+  health.status = core->draining() ? health_draining : health_serving;
+  health.name = core->id().name;
+  health.incarnation = core->id().incarnation;
+  health.version = WEFT_VERSION;
+  health.uptime = core->uptime().count();
+  health.calls_served = core->accounts()->served() - 1;
+  health.calls_made = core->accounts()->made();
+  return health;
+}
+
 void serve_own_methods(MethodTable& methods) {
   MethodEntry list_entry = detail::own_method<std::vector<MethodInfo>>(methods_name, &list);
   list_entry.non_blocking = false;
   methods.serve(std::move(list_entry));
   methods.serve(detail::own_method<void>(Ping::name, [](const IncomingCall&) {}));
-  methods.serve(health_entry());
+  methods.serve(detail::own_method<Health>(health_method, &health_of));
   methods.serve(stats_entry());
   methods.serve(pending_entry());
 }
@@ -102,5 +118,7 @@ void Agent::shut_down() { core_->shut_down(); }
 Future<std::vector<MethodInfo>> list_methods(const Peer& peer) {
   return peer.calls().ask<std::vector<MethodInfo>>(methods_name);
 }
+
+Future<Health> health(const Peer& peer) { return peer.calls().ask<Health>(health_method); }
 
 }  // namespace weft::rpc

@@ -1,4 +1,4 @@
-#include <weft/rpc/agent/health.h>
+#include <weft/rpc/agent/agent.h>
 
 #include "tests/support/cluster.h"
 
@@ -59,7 +59,7 @@ TEST_F(HealthTest, IsAnsweredWhileEveryHandlerThreadIsBusy) {
 TEST_F(HealthTest, ADrainingAgentReportsItToEarlierClients) {
   Agent& b = cluster["b"];
   Event began, released;
-  MethodEntry held = health_entry();
+  MethodEntry held = *b.methods().find(name_hash(health_method));
   held.name = "held";
   held.id = name_hash("held");
   held.non_blocking = false;

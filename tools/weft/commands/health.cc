@@ -1,4 +1,4 @@
-#include <weft/rpc/agent/health.h>
+#include <weft/rpc/agent/agent.h>
 
 #include <cstdio>
 
