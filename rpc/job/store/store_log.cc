@@ -1,6 +1,5 @@
 #include <weft/rpc/job/store/store_log.h>
 
-#include <weft/rpc/core/bytes.h>
 #include <weft/rpc/wire/checksum.h>
 
 #include <fcntl.h>
@@ -28,7 +27,9 @@ void put(std::string& bytes, T number) {
 }
 template <class T>
 T number_at(std::string_view bytes, std::size_t at) {
-  return take_at<T>(std::as_bytes(std::span(bytes)), at);
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
 }
 std::uint32_t checksum(std::string_view payload) {
   const bool beats = !payload.empty() && payload[0] == static_cast<char>(StoreLog::Kind::grant) &&
