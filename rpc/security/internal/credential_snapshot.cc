@@ -236,10 +236,8 @@ std::string CredentialSnapshot::describe() const {
     text = "certificate '" + proven_name(*certificate_) + "' until " +
            text_of(X509_get0_notAfter(certificate_.get()));
   for (std::size_t i = 0; i < secrets_.size(); ++i) {
-    if (i > 0)
-      text += ", ";
-    else
-      text += std::string(text.empty() ? "" : ", ") + (secrets_.size() > 1 ? "secrets " : "secret ");
+    if (!text.empty()) text += ", ";
+    if (i == 0) text += secrets_.size() > 1 ? "secrets " : "secret ";
     text += "'" + secrets_[i].id + "'";
   }
   return text;
