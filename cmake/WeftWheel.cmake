@@ -3,7 +3,13 @@
 
 set(CMAKE_INSTALL_BINDIR "${SKBUILD_SCRIPTS_DIR}")
 set(CMAKE_SKIP_INSTALL_RPATH ON)
-add_compile_options("-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=")
+# No path of this machine is in what is built: without the second, g++ names headers of the system by their real paths.
+foreach(folder IN ITEMS "${WEFT_LIBTORCH}" "$ENV{WEFT_LIBTORCH}" "${PROJECT_SOURCE_DIR}")
+  if(folder)
+    add_compile_options("-ffile-prefix-map=${folder}/=")
+  endif()
+endforeach()
+add_compile_options("$<$<CXX_COMPILER_ID:GNU>:-fno-canonical-system-headers>")
 
 set(weft_bundled_dir "${PROJECT_BINARY_DIR}/bundled")
 file(COPY "${WEFT_ASIO_INCLUDE_DIR}/asio.hpp" "${WEFT_ASIO_INCLUDE_DIR}/asio" DESTINATION "${weft_bundled_dir}/include")
