@@ -53,8 +53,7 @@ void BatchQueue::add(std::unique_ptr<BatchItem> item) {
       throw rpc::Error(ErrorKind::resource_exhausted,
                        "batched service '" + name_ + "': " + std::to_string(items_.size()) +
                            " requests wait, expected fewer than " + std::to_string(max_queued_) +
-                           " (max_queued): try again later, or use another replica",
-                       rpc::Execution::not_sent);
+                           " (max_queued): try again later, or use another replica");
     }
     item->queued.arrived = Clock::now();
     if (item->call != nullptr) item->queued.deadline = item->call->deadline();
