@@ -36,6 +36,7 @@
 
 namespace weft::dist_optim {
 
+// The limits of a service, and how it sees a request.
 template <class Request>
 struct BatchOptions {
   // As in BatchLimits.
@@ -54,13 +55,13 @@ struct BatchOptions {
 template <rpc::FixedString name, class Request, class Response>
 class BatchedService {
  public:
-  using Options = BatchOptions<Request>;
+  // One answer for each request.
   using Answers = std::vector<rpc::Result<Response>>;
   // Returns as many answers as there are requests, in their order.
   using Function = std::function<Answers(std::vector<Request>)>;
 
   // Throws invalid_argument if a limit is 0.
-  BatchedService(Function function, Options options)
+  BatchedService(Function function, BatchOptions<Request> options)
       : function_(std::move(function)),
         options_(std::move(options)),
         queue_(std::string(name.view()), {options_.max_batch, options_.max_delay, options_.max_padded},
@@ -112,7 +113,7 @@ class BatchedService {
   }
 
   const Function function_;
-  const Options options_;
+  const BatchOptions<Request> options_;
   detail::BatchQueue queue_;  // the last member, because its threads use the others
 };
 

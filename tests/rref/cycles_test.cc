@@ -115,6 +115,7 @@ TEST_F(CyclesTest, ANamedObjectIsHeldByItsName) {
   {
     const auto a = create<Node>(peer("program", "anna"), Named{"it"});
     const auto again = create<Node>(peer("program", "anna"), Named{"it"});
+    got(a.ready()), got(again.ready());
     const auto b = node("bert");
     hold(a, b);
     hold(b, again);  // the same object by another id
