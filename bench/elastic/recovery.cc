@@ -69,7 +69,7 @@ Figures measure_failure(const Setting& setting, Launch launch, JobOptions option
   return figures;
 }
 
-// The worker may have been excluded all the same: then the next generation has made steps again.
+// If the others have excluded the worker in spite of the short stop, the next generation repeats steps.
 Figures measure_pause(const Setting& setting, Launch launch, const JobOptions& options,
                       std::chrono::milliseconds time) {
   Reports reports;

@@ -17,8 +17,8 @@ struct JobOptions {
   int workers = 4;
   bool join = false;           // one more worker joins later
   std::string detection = {};  // the time within which a failure is detected, in seconds; empty: the default
-  // What a worker does besides: "hosts" (uses no shared memory), "large" (has a state of 1 GiB), "later" (has
-  // it, and receives it while the others train).
+  // The kind of the workers: "plain", "hosts" (uses no shared memory), "large" (has a state of 1 GiB),
+  // "later" (has it, and receives it while the others train).
   std::string kind = "plain";
   const Hosts* hosts = nullptr;  // the launcher runs on the first one, each worker on a further one
 };

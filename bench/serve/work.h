@@ -55,7 +55,7 @@ class LoadMeter {
 
 Contender weft_peer(const char* peer, const Work& work);  // dist_optim::BatchedService
 #ifdef WEFT_BENCH_GRPC
-Contender grpc_peer(const Work& work);  // gRPC's callback server, with a batcher of its own
+Contender grpc_peer(const Work& work);  // gRPC's callback server, with a hand-written batcher
 #endif
 
 }  // namespace weft::bench

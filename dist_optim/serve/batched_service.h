@@ -17,7 +17,8 @@
 // The function runs on threads of the service, without the thread-local state of a call: it sets grad mode
 // and autocast itself. If it throws, the requests of that batch fail with its exception; to fail a single
 // request, it returns rpc::Result<Response> for each. Requests of different lengths are padded by the
-// function; `length` and `max_padded` limit what this costs. Thread-safe.
+// function; `length` and `max_padded` limit what this costs. The end of the service fails the requests that
+// wait, and waits for the batches that run. Thread-safe.
 #pragma once
 
 #include <weft/dist_optim/serve/batch_queue.h>
